@@ -1,1 +1,1 @@
-"""The project's own test bed: a micro Ceph, the plugins on it, the audit, and the two commands `try` and `test`."""
+"""The project's own test bed: a micro Ceph, the plugins on it, the audit, the commands `try` and `test`."""
