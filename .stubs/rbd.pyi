@@ -113,9 +113,7 @@ class _ParentSpec(TypedDict):
     pool_name: str
     pool_namespace: str
     image_name: str
-    image_id: str
     snap_name: str
-    trash: bool
 
 class _ImageStat(TypedDict):
     size: int
