@@ -12,9 +12,9 @@
 | `volumeNamePrefix` | begin of the images' names | `csi-vol-` |
 | `csi.storage.k8s.io/fstype` | file system where the request names none | `ext4` |
 
-An optional key with an empty value counts as absent, as templates write it.  Keys that the provisioner consumes
-itself (`csi.storage.k8s.io/...-secret-name`, `-namespace`) are ignored, its metadata keys are kept apart, and any
-other key is refused by name: a parameter that is misspelled must not silently change nothing.
+An optional key with an empty value counts as absent, as templates write it.  Keys that the provisioner
+consumes itself (`csi.storage.k8s.io/...-secret-name`, `-namespace`) are ignored, its metadata keys are kept
+apart, and any other key is refused by name: a parameter that is misspelled must not silently change nothing.
 """
 
 from __future__ import annotations
