@@ -141,6 +141,9 @@ class MicroCeph:
     def destroy(self) -> None:
         """SIGKILL every daemon and remove the folder."""
         self.stop(signal.SIGKILL)
+        for pid in self._strays():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def status(self) -> Iterator[tuple[str, int | None]]:
@@ -286,6 +289,17 @@ class MicroCeph:
         except (OSError, ValueError):
             return None
         return pid if str(self.conf).encode() in words and state != "Z" else None
+
+    def _strays(self) -> Iterator[int]:
+        """Yield processes on our ceph.conf that an interrupted start left without a pid file."""
+        for entry in pathlib.Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                if (
+                    pathlib.PurePath(words[0].decode()).name.startswith("ceph-")
+                    and str(self.conf).encode() in words
+                ):
+                    yield int(entry.name)
 
     def _signal(self, name: str, what: signal.Signals) -> None:
         pid = self._pid(name)

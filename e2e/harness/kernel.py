@@ -1,0 +1,69 @@
+"""What the kernel holds of a test bed: mounts and loop devices whose paths lie in its folder."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import subprocess
+from dataclasses import dataclass
+
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+TOOL_SECONDS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class MountedAt:
+    """One row of the mount table."""
+
+    target: pathlib.Path
+    fs_type: str
+    source: str
+
+
+def mounts_under(folder: pathlib.Path) -> list[MountedAt]:
+    """Mounts at or below `folder`, in the order they were made."""
+    found = []
+    for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines():
+        left, _, right = line.partition(" - ")
+        target = pathlib.Path(_unescape(left.split(" ")[4]))
+        fs_type, source = right.split(" ")[:2]
+        if target.is_relative_to(folder):
+            found.append(MountedAt(target, fs_type, _unescape(source)))
+    return found
+
+
+def loops_under(folder: pathlib.Path) -> dict[str, pathlib.Path]:
+    """Loop devices (`/dev/loopN`) whose backing file lies in `folder`."""
+    found = {}
+    for file in pathlib.Path("/sys/block").glob("loop*/loop/backing_file"):
+        try:
+            backing = pathlib.Path(file.read_text().rstrip("\n").removesuffix(" (deleted)"))
+        except OSError:  # detached while we looked
+            continue
+        if backing.is_relative_to(folder):
+            found[f"/dev/{file.parent.parent.name}"] = backing
+    return found
+
+
+def unmount(target: pathlib.Path) -> bool:
+    """Unmount; lazily when that fails or takes longer than ten seconds. False if even that failed."""
+    return _tool("umount", str(target)) or _tool("umount", "--lazy", str(target))
+
+
+def detach(loop: str) -> bool:
+    """Detach a loop device."""
+    return _tool("losetup", "--detach", loop)
+
+
+def _tool(*command: str) -> bool:
+    try:
+        done = subprocess.run(
+            command, timeout=TOOL_SECONDS, stdin=subprocess.DEVNULL, capture_output=True, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
+
+
+def _unescape(field: str) -> str:
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 8)), field)
