@@ -1,1 +1,1 @@
-"""The node: maps, file systems and mounts, each behind a contract (`ports`) that real and memory parts fulfil."""
+"""The node: maps, file systems and mounts, behind a contract (`ports`) that real and memory parts fulfil."""

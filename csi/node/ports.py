@@ -1,7 +1,8 @@
 """What the node operations need from a host: a mapper, file systems, mounts.
 
-The kernel is the truth.  Everything here is asked afresh before each step; remembered `/dev` paths are hints.  Every
-method may raise UnavailableError (tool or cluster does not answer in its time); beyond it only what it names.
+The kernel is the truth.  Everything here is asked afresh before each step; remembered `/dev` paths are
+hints.  Every method may raise UnavailableError (tool or cluster does not answer in its time); beyond it
+only what it names.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class MapTarget:
-    """The image that a device must show: `volume` is the volume's UUID, `image_id` Ceph's own id of the image."""
+    """The image that a device must show.
+
+    `volume` is the volume's UUID, `image_id` Ceph's own id of the image.
+    """
 
     volume: str
     place: Place
@@ -42,7 +46,10 @@ class MapTarget:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A mapped image.  `path` is the block device; `image_id` and `pool_id` are what the kernel (or mapper) says it shows."""
+    """A mapped image.
+
+    `path` is the block device; `image_id` and `pool_id` are what the kernel (or mapper) says it shows.
+    """
 
     path: str
     volume: str
@@ -61,22 +68,29 @@ class Mapper(Protocol):
     def find(self, volume: str) -> Device | None:
         """The volume's device if it is mapped, from the kernel's and the mapper's own state.
 
-        A half-made mapping (a daemon without a loop device, or one left by a killed plugin) is told as None; `map`
-        completes and `unmap` removes it.  A device whose identity cannot be told is never returned: PreconditionError.
+        A half-made mapping (a daemon without a loop device, or one left by a killed plugin) is told as
+        None; `map` completes and `unmap` removes it.  A device whose identity cannot be told is never
+        returned: PreconditionError.
         """
 
     def map(self, target: MapTarget, credentials: Credentials) -> Device:
         """Map the image; already mapped is success.  PreconditionError if the device shows another image."""
 
     def unmap(self, volume: str) -> None:
-        """Take the volume's device away, whole or half-made; absent is success.  InUseError if it is mounted."""
+        """Take the volume's device away, whole or half-made.
+
+        Absent is success.  InUseError if it is mounted.
+        """
 
 
 class Content(enum.Enum):
     """What a look at a device found."""
 
     EMPTY = "empty"
-    """Every probed signature area is empty (not proof that nothing is allocated: the image backend tells that)."""
+    """Every probed signature area is empty (not proof that nothing is allocated.
+
+    The image backend tells that).
+    """
     FILE_SYSTEM = "file system"
     OTHER = "other"
     """Something else: a partition table, LUKS, LVM, swap, RAID, or data that no tool knows."""
@@ -84,7 +98,10 @@ class Content(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Detected:
-    """What is on a device; `kind` names it as blkid does (`ext4`, `xfs`, `dos`, `crypto_LUKS`, or "" when unknown)."""
+    """What is on a device.
+
+    `kind` names it as blkid does (`ext4`, `xfs`, `dos`, `crypto_LUKS`, or "" when unknown).
+    """
 
     content: Content
     kind: str = ""
@@ -97,7 +114,10 @@ class FileSystems(Protocol):
         """Look at a device without changing it."""
 
     def make(self, device: str, fs_type: str, options: Sequence[str]) -> None:
-        """Make a file system.  Raises InvalidError naming the options when the tool refuses them."""
+        """Make a file system on a device that a last look finds empty; anything else is PreconditionError.
+
+        Raises InvalidError naming the options when the tool refuses them.
+        """
 
     def erase(self, device: str) -> None:
         """Discard the whole device, so that nothing is allocated: only for the remains of one's own mkfs."""
@@ -105,7 +125,10 @@ class FileSystems(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A row of the kernel's mount table.  `source` is the device for a file system; `root` the path inside it for a bind."""
+    """A row of the kernel's mount table.  `source` is the device, also for a bound device node.
+
+    `root` is the path inside the file system for a bind.  `device_number` is the device's (`major:minor`).
+    """
 
     target: str
     source: str
@@ -131,26 +154,42 @@ class Mounts(Protocol):
     """The kernel's mounts, and the folders and files they are put on."""
 
     def at(self, target: str) -> Mount | None:
-        """The topmost mount exactly at this path, from the mount table; never follows a symlink at the end."""
+        """The topmost mount exactly at this path, from the mount table.
+
+        Never follows a symlink at the end.
+        """
 
     def of_device(self, path: str) -> tuple[Mount, ...]:
         """Every mount (bind mounts included) of this block device or its device node."""
 
     def mount(self, device: str, target: str, fs_type: str, flags: Sequence[str]) -> None:
-        """Mount a file system; makes the folder.  InvalidError when the kernel or tool refuses the flags, naming them;
-        PreconditionError when the device's file system cannot be mounted, saying what to run."""
+        """Mount a file system; makes the folder.  The same mount already there is success.
+
+        InvalidError when the kernel or tool refuses the flags, naming them; PreconditionError when the
+        device's file system cannot be mounted, saying what to run, or when something else is mounted at the
+        target.
+        """
 
     def bind(self, source: str, target: str, *, read_only: bool, is_device: bool) -> None:
-        """Bind a folder, or a device node onto a file that it makes (`is_device`)."""
+        """Bind a folder, or a device node onto a file that it makes (`is_device`).
+
+        A bind of the same source already there is success, made read-only if that is missing.
+        PreconditionError when the source is no mount point (a plain folder is never published) or no
+        device, or when something else is mounted at the target.
+        """
 
     def unmount(self, target: str) -> None:
         """Unmount whatever is at this path and remove the (then empty) folder or file; absent is success.
 
-        InUseError naming processes when it is busy.  Never removes anything that is not empty.
+        InUseError naming processes when it is busy.  Never removes anything that is not empty:
+        PreconditionError.
         """
 
     def usage(self, path: str) -> FileSystemUsage:
         """Room on the file system mounted at this path."""
 
     def device_size(self, path: str) -> int:
-        """Size in bytes of a block device (or a device node bound to this path)."""
+        """Size in bytes of a block device (or a device node bound to this path).
+
+        PreconditionError when there is none.
+        """
