@@ -58,7 +58,7 @@ class CreateVolume:
     """A volume wanted.
 
     `size_bytes` is what it will get; `required_bytes` and `limit_bytes` are as asked, 0 is unset.  `fs_type`
-    is never "" for `access` "mount", always for "block".  `metadata` may differ between requests of one claim.
+    is never "" for `access` "mount", always for "block".  `metadata` may differ between retries.
     """
 
     name: str
