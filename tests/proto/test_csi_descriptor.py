@@ -1,8 +1,7 @@
 """`proto/csi.proto` says on the wire what the CSI project's own Go module of the pinned version says.
 
 The truth is the descriptor that is compiled into the Go module, read from its source. The two descriptors are
-turned into flat tables of facts, keyed by names, so that neither the order of declarations nor comments count,
-and every other thing does.
+turned into flat tables of facts, keyed by names, so that order and comments do not count and all else does.
 """
 
 import json
