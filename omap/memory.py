@@ -93,7 +93,7 @@ class MemoryCluster:
         """Apply all writes that are still on their way, oldest first; the answers that nobody gets."""
         with self.lock:
             late, self._late = self._late, []
-            return [each.store.arrive(each.name, each.write) for each in late]
+            return [self._deliver(each) for each in late]
 
     def contents(self, place: Place) -> dict[str, dict[str, bytes]]:
         """A copy of all objects of a place, for audits and tests.  Raises PlaceMissingError."""
@@ -129,7 +129,14 @@ class MemoryCluster:
         due = [late for late in self._late if late.due is not None and late.due < self._calls]
         self._late = [late for late in self._late if late not in due]
         for late in due:
-            late.store.arrive(late.name, late.write)
+            self._deliver(late)
+
+    @staticmethod
+    def _deliver(late: _Late) -> Answer:
+        try:
+            return late.store.arrive(late.name, late.write)
+        except StoreError:  # its pool is gone by now, and nobody is there to be told
+            return Answer.MISSING
 
 
 class MemoryStore:
@@ -208,9 +215,10 @@ class MemoryStore:
         """Names of the objects there are when the listing begins."""
         with self.cluster.lock:
             self.reads += 1
-            self._begin_read(CallKind.NAMES, prefix)
+            decision = self._begin_read(CallKind.NAMES, prefix)
             names = [name for name in self.cluster.contents(self._place) if name.startswith(prefix)]
             self.cluster.count()
+            self._end(decision)
         return iter(names)
 
     def arrive(self, name: str, write: Write) -> Answer:

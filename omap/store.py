@@ -32,7 +32,7 @@ PAGE_KEYS = 1024
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """Where objects live: a cluster (its `clusterID`), a pool by name and a RADOS namespace ("": the default)."""
+    """Where objects live: a cluster (`clusterID`), a pool by name, a RADOS namespace ("": the default)."""
 
     cluster: str
     pool: str
@@ -66,7 +66,7 @@ class Create(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Equals:
-    """The key holds exactly this value, which is ASCII and not empty: RADOS compares nothing else reliably."""
+    """The key holds exactly this value.  It is ASCII and not empty: RADOS compares nothing else reliably."""
 
     key: str
     value: bytes
@@ -142,7 +142,11 @@ class AccessDeniedError(StoreError):
 
 
 class FencedError(StoreError):
-    """This client's address is on the cluster's blocklist (errno 108)."""
+    """This client's address is on the cluster's blocklist (errno 108).
+
+    The one exception after which a write may nevertheless be there: it can have been applied just before the
+    fence.  Who is fenced stops; the successor judges.
+    """
 
 
 class Store(Protocol):
