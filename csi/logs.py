@@ -1,0 +1,42 @@
+"""The log: one JSON object a line, to standard error or a file.
+
+A call is one line at its end (`csi.interceptors`); the inner layers do not log.  Every line has `time`
+(UTC), `level` and `event`.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+from typing import TextIO
+
+import structlog
+from structlog.typing import FilteringBoundLogger
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def to_standard_error(level: str) -> FilteringBoundLogger:
+    """A log on standard error that drops lines below `level` (one of LEVELS)."""
+    return to_stream(sys.stderr, level)
+
+
+def to_file(path: pathlib.Path, level: str) -> FilteringBoundLogger:
+    """A log that is appended to a file, which only its owner may read.  Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    return to_stream(os.fdopen(descriptor, "a", encoding="utf-8"), level)
+
+
+def to_stream(stream: TextIO, level: str) -> FilteringBoundLogger:
+    """A log on an open stream; each line is written whole and at once."""
+    log: FilteringBoundLogger = structlog.wrap_logger(
+        structlog.WriteLogger(stream),
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+    ).bind()
+    return log
