@@ -43,7 +43,7 @@ class Admission:
 
     @contextlib.contextmanager
     def admitted(self, method: str, request: Message) -> Iterator[None]:
-        """Hold a place of the method's share.  Raises OverloadedError, naming the cluster, if there is none."""
+        """Hold a place of the method's share.  Raises OverloadedError if there is none."""
         if method.startswith(_UNLIMITED):
             yield
             return

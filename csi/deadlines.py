@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from executor.ports import Clock
+
 DEFAULT_SECONDS = 150.0
 """What a caller that sets no deadline gets, and the most that any caller gets."""
 
@@ -20,13 +22,6 @@ class Call(Protocol):
 
     def time_remaining(self) -> float | None:
         """Seconds until the caller gives up; None without a deadline."""
-
-
-class Clock(Protocol):
-    """The part of executor.ports.Clock that deadlines are told in."""
-
-    def monotonic(self) -> float:
-        """Seconds of this process's own clock."""
 
 
 def deadline(call: Call, clock: Clock) -> float:
