@@ -33,7 +33,7 @@ def from_secrets(secrets: Mapping[str, str]) -> Credentials | None:
 
 
 class Keyring:
-    """The driver's own identities, one folder a cluster; read at each use, so a rotated key counts at once."""
+    """The driver's own identities, one folder a cluster; a rotated key counts at the next use."""
 
     def __init__(self, folder: pathlib.Path | None) -> None:
         """Keep identities in `folder`; None is a driver without any."""

@@ -65,6 +65,16 @@ class MemoryCluster:
         with self.lock:
             del self._pools[pool]
 
+    def pool_names(self) -> tuple[str, ...]:
+        """Names of all pools."""
+        with self.lock:
+            return tuple(self._pools)
+
+    def is_erasure_coded(self, place: Place) -> bool:
+        """Whether the place's pool keeps no OMAP.  Raises PlaceMissingError."""
+        with self.lock:
+            return self.pool(place).erasure_coded
+
     def blocklist(self, address: str) -> None:
         """Fence a client: its calls raise FencedError, and none of its late writes is applied any more.
 
