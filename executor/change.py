@@ -1,0 +1,223 @@
+"""Changing a subject that is there: delete and purge now, whatever else acts on a record by its id later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic
+
+from executor import engine
+from executor.context import Context
+from executor.directory import OpenEntry
+from executor.effects import Routine, look
+from executor.errors import InUseError, PendingError, PreconditionError
+from executor.history import entries_of
+from executor.keys import Running, subject_key
+from executor.model import (
+    Failure,
+    Object,
+    Operation,
+    Policy,
+    S,
+    SubjectState,
+    Transaction,
+    TransactionState,
+)
+from executor.node_marks import Holder, holders
+from executor.record import Record, read
+from executor.resume import JOURNAL, Subject, enter, journal_of, refuse_foreign, resume
+from executor.volume_journal import VolumeJournal
+from omap import names
+from omap.codec import encode
+from omap.store import ObjectMissingError, Place
+
+_ORDER = tuple(SubjectState)
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[S]):
+    """A request to change the subject with this uuid.
+
+    `requires` is the state that it can begin in; a subject that is in the state `operation.after` already, or beyond,
+    counts as done.  `needs_unused` refuses it while a node holds the subject.
+    """
+
+    operation: Operation[S]
+    session: S
+    uuid: str
+    home: Place
+    request: Object
+    requires: SubjectState
+    needs_unused: bool = False
+
+    @property
+    def key(self) -> str:
+        """Admission key."""
+        return subject_key(self.uuid)
+
+    @property
+    def label(self) -> str:
+        """For messages."""
+        return self.uuid
+
+    def is_same(self, request: Object) -> bool:
+        """Whether a running request is this very one."""
+        return request == self.request
+
+    def routine(self, context: Context[S], running: Running) -> Routine[Object]:
+        """What the executor drives.  The result is empty when the subject is not there."""
+        return _change(self, Subject(context, self.session, running, self.uuid, self.home))
+
+
+def _change(change: Change[S], subject: Subject[S]) -> Routine[Object]:
+    operation = change.operation
+    while True:
+        try:
+            record = yield from read(subject.session.store(subject.home), subject.record_name, f"{operation.name}.read")
+        except ObjectMissingError:
+            return {}
+        if (yield from _entered(subject, record)):
+            continue  # predecessors were shut out only now: what was read may have been overtaken
+        transaction = record.open_transaction
+        if transaction is None:
+            if _is_beyond(record.state, operation):
+                return dict(record.head_data)
+            if record.state is not change.requires:
+                msg = f"{record.request_name} ({subject.uuid}) is {record.state.value}, so no {operation.name} can begin"
+                raise PreconditionError(msg)
+            ended = yield from _begin(change, subject, record)
+            return dict(ended.data)
+        if operation.after in (SubjectState.TRASHED, SubjectState.GONE):
+            yield from _ask_to_cancel(subject, record, transaction)
+        refuse_foreign(subject.context, record, transaction)
+        ended = yield from _clear_the_way(change, subject, record, transaction)
+        if ended.operation == operation.name and ended.state is TransactionState.DONE:
+            return dict(ended.data)
+
+
+def _entered(subject: Subject[S], record: Record) -> Routine[bool]:
+    again = False
+    for place in dict.fromkeys((journal_of(record), subject.home)):
+        again = (yield from enter(subject.context, subject.session, place)) or again
+    return again
+
+
+def _is_beyond(state: SubjectState, operation: Operation[S]) -> bool:
+    return operation.after is not None and _ORDER.index(state) >= _ORDER.index(operation.after)
+
+
+def _clear_the_way(
+    change: Change[S], subject: Subject[S], record: Record, transaction: Transaction
+) -> Routine[Transaction]:
+    """End what stands open: this very operation, or another one that is finished (or taken back) first."""
+    planned = subject.context.operation(transaction.operation, transaction.version)
+    turn = None
+    if planned.policy is Policy.REVERT and change.operation.name != transaction.operation:
+        turn = Failure("CancelledError", f"{record.request_name} was deleted before it was finished")
+    return (yield from resume(subject, record, transaction, turn))
+
+
+def _begin(change: Change[S], subject: Subject[S], record: Record) -> Routine[Transaction]:
+    context, operation = subject.context, change.operation
+    if change.needs_unused:
+        _refuse_used(record.request_name, holders(record.keys))
+    attempt = context.instance.attempt()
+    transaction = Transaction(
+        operation=operation.name,
+        version=operation.version,
+        seq=record.next_seq,
+        holder=context.instance.id,
+        request=change.request,
+        data={**record.head_data, JOURNAL: record.head_data.get(JOURNAL)},
+        begun=context.clock.now(),
+        opens=(attempt,),
+        after=operation.after.value if operation.after else "",
+    )
+    bound = engine.Bound(operation, subject.session, subject.uuid, subject.home)
+    begun = yield from engine.intend(bound, transaction)
+    directory = subject.directory(journal_of(record), record.request_name)
+    writer = subject.writer(transaction.seq)
+    mark = OpenEntry(subject.uuid, attempt, operation.name, subject.home, record.request_name)
+    sets = {} if operation.during is None else {names.STATE: operation.during.value.encode()}
+    yield from directory.mark(f"{operation.name}.open", mark)
+    yield from writer.take(f"{operation.name}.record", record, begun.transaction, sets)
+    journal = VolumeJournal(
+        context,
+        directory,
+        writer,
+        operation,
+        record.request_name,
+        subject.uuid,
+        subject.home,
+        record.head,
+        entries_of(record.keys),
+    )
+    if change.needs_unused:
+        yield from _check_unused(change, subject, record, journal, begun.transaction)
+    return (yield from engine.run(bound, journal, begun))
+
+
+def _check_unused(
+    change: Change[S], subject: Subject[S], record: Record, journal: VolumeJournal, transaction: Transaction
+) -> Routine[None]:
+    """After the state is set no node can begin; whoever began before it is seen by this read, and we step back."""
+    store = subject.session.store(subject.home)
+    keys = yield from look(
+        f"{change.operation.name}.nodes", lambda: store.read(subject.record_name, prefix=names.NODE_PREFIX)
+    )
+    found = holders(keys)
+    if not found:
+        return
+    failure = Failure("InUseError", _used_by(record.request_name, found))
+    yield from journal.unchanged(transaction.undoing(failure))
+    _refuse_used(record.request_name, found)
+
+
+def _refuse_used(request_name: str, found: tuple[Holder, ...]) -> None:
+    text = _used_by(request_name, found)
+    if any(holder.is_busy for holder in found):
+        raise PendingError(text)
+    if found:
+        raise InUseError(text)
+
+
+def _used_by(request_name: str, found: tuple[Holder, ...]) -> str:
+    where = ", ".join(f"{holder.what} on node {holder.node}" for holder in found)
+    return f"{request_name} is in use: {where}; unpublish and unstage it there first"
+
+
+def _ask_to_cancel(subject: Subject[S], record: Record, transaction: Transaction) -> Routine[None]:
+    """If the transaction is a create at work in another process, leave it the wish to be taken back.
+
+    Raises PendingError then; does nothing otherwise.
+    """
+    context = subject.context
+    planned = context.operations.get((transaction.operation, transaction.version))
+    is_create = planned is not None and planned.policy is Policy.REVERT
+    if is_create and not context.instance.may_take(record.owner.instance):
+        yield from _wish(subject, record)
+
+
+def _wish(subject: Subject[S], record: Record) -> Routine[None]:
+    wish = encode({"time": subject.context.clock.now(), "by": subject.context.instance.id})
+    writer = subject.writer(record.next_seq)
+    yield from writer.wish("cancel_create.record", record, {names.CANCEL: wish})
+    msg = f"{record.request_name} is still being made; it was told to take everything back; retry the delete"
+    raise PendingError(msg)
+
+
+def cancel_running(change: Change[S], context: Context[S], running: Running) -> Routine[Object]:
+    """For a delete that meets its subject's create at work in this very process: leave the wish in the record.
+
+    The create's next write finds it.  Raises PendingError, or does nothing when the create is over by now.
+    """
+    subject = Subject(context, change.session, running, change.uuid, change.home)
+    try:
+        record = yield from read(subject.session.store(subject.home), subject.record_name, "cancel_create.read")
+    except ObjectMissingError:
+        return {}
+    transaction = record.open_transaction
+    if transaction is not None and transaction.state is TransactionState.OPEN and not record.is_cancelled:
+        planned = context.operations.get((transaction.operation, transaction.version))
+        if planned is not None and planned.policy is Policy.REVERT:
+            yield from _wish(subject, record)
+    return {}

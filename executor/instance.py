@@ -1,0 +1,141 @@
+"""This process as the cluster knows it, and the processes before it.
+
+An instance is one controller process.  In each place it writes to, it first leaves a record of the addresses under
+which its connections write, so that a successor can shut them out.  A process that holds the lock of the same state
+directory knows that its predecessors are dead: in each place, before any work there, it marks their records as taken,
+puts their addresses on the blocklist, and waits until its own connections know.  From then on nothing of theirs can
+land any more, and their open transactions are as good as at rest.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+
+from executor.directory import place_from_json, place_to_json
+from executor.effects import Routine, act, look, settle
+from executor.ports import Clock, Session
+from omap import names
+from omap.codec import CorruptError, Rev, Writer, decode, encode, encode_schema
+from omap.store import Absent, Answer, Create, Equals, ObjectMissingError, Place, Store, Write
+
+_LOCAL = "instances"
+
+
+class Instance:
+    """One controller process.  `local` is the store of its state directory, whose lock the process holds."""
+
+    def __init__(self, instance: str, local: Store, clock: Clock) -> None:
+        """Note the new instance locally; whoever is noted there already is a dead predecessor."""
+        self.id = instance
+        self._local = local
+        self._clock = clock
+        self._attempts = itertools.count(1)
+        self._lock = threading.Lock()
+        self._entered: set[tuple[Place, tuple[str, ...]]] = set()
+        self._fenced: set[Place] = set()
+        self._dead = _noted(local)
+        self._dead.pop(instance, None)
+        self._note()
+
+    @property
+    def predecessors(self) -> frozenset[str]:
+        """The instances known dead."""
+        return frozenset(self._dead)
+
+    def places(self) -> frozenset[Place]:
+        """Every place that this instance or a predecessor entered."""
+        with self._lock:
+            entered = {place for place, _ in self._entered}
+        return frozenset(entered.union(*self._dead.values()))
+
+    def attempt(self) -> str:
+        """A name for one attempt at a transaction, never used again."""
+        return f"{self.id}.{next(self._attempts)}"
+
+    def may_take(self, instance: str | None) -> bool:
+        """Whether what this owner left open may be taken on: nobody's, our own, or a dead predecessor's."""
+        return instance is None or instance == self.id or instance in self._dead
+
+    def is_entered(self, session: Session, place: Place) -> bool:
+        """Whether `enter` has nothing left to do."""
+        with self._lock:
+            return (place, tuple(session.addresses)) in self._entered
+
+    def enter(self, session: Session, place: Place) -> Routine[None]:
+        """Before the first effect of a session in a place: leave its addresses there, and shut predecessors out."""
+        store = session.store(place)
+        addresses = tuple(session.addresses)
+        # The local note comes first: a record that no successor knows to look for would fence nothing.
+        yield from act("instance.note", lambda: self._note(place))
+        yield from self._leave_addresses(store, addresses)
+        for dead in sorted(self._dead):
+            if place in self._dead[dead] and place not in self._fenced:
+                yield from self._shut_out(session, store, dead)
+        if self._dead:
+            # Each session of its own: a map that another connection has tells nothing about this one's.
+            yield from act("instance.barrier", session.barrier)
+        with self._lock:
+            self._entered.add((place, addresses))
+            self._fenced.add(place)
+
+    def _leave_addresses(self, store: Store, addresses: tuple[str, ...]) -> Routine[None]:
+        name = names.instance_name(self.id)
+        for key in [names.address_key(address) for address in addresses]:
+            value = encode({"writer": self.id, "since": self._clock.now()})
+            write = Write((Absent(key),), {key: value, names.SCHEMA_KEY: encode_schema()}, create=Create.IF_ABSENT)
+            # A condition that fails means that the address stands there already.
+            yield from settle(lambda w=write: act("instance.address", lambda: store.write(name, w)))
+
+    def _shut_out(self, session: Session, store: Store, dead: str) -> Routine[None]:
+        name = names.instance_name(dead)
+        try:
+            keys = yield from look("instance.read", lambda: store.read(name))
+        except ObjectMissingError:
+            return  # it never got as far as a connection here, so nothing of it can land here
+        taken = encode({"writer": self.id, "time": self._clock.now()})
+        if names.TAKEN not in keys:
+            write = Write((Absent(names.TAKEN),), {names.TAKEN: taken})
+            yield from settle(lambda: act("instance.taken", lambda: store.write(name, write)))
+        addresses = [a for a in map(names.parse_address_key, keys) if a is not None and a not in session.addresses]
+        if addresses:
+            yield from act("instance.fence", lambda: session.fence(addresses))
+
+    def beat(self, store: Store) -> Routine[Answer]:
+        """Show that this instance lives, by a conditional write that raises its count."""
+        name = names.instance_name(self.id)
+        keys = yield from look("instance.read", lambda: store.read_keys(name, [names.BEAT]))
+        before = keys.get(names.BEAT)
+        number = Rev.parse(before, f"{name} {names.BEAT}").number if before is not None else 0
+        after = bytes(Rev(number + 1, str(Writer(self.id, "beat", f"{number + 1}"))))
+        condition = Absent(names.BEAT) if before is None else Equals(names.BEAT, before)
+        answer = yield from act(
+            "instance.beat", lambda: store.write(name, Write((condition,), {names.BEAT: after}))
+        )
+        return answer
+
+    def _note(self, place: Place | None = None) -> None:
+        with self._lock:
+            mine = _noted(self._local).get(self.id, set()) | ({place} if place else set())
+            value = encode([place_to_json(each) for each in sorted(mine)])
+            write = Write(sets={f"instance/{self.id}": value}, create=Create.IF_ABSENT)
+            self._local.write(_LOCAL, write)
+
+
+def _noted(local: Store) -> dict[str, set[Place]]:
+    """Instances noted in a state directory, and the places that each entered."""
+    try:
+        keys = local.read(_LOCAL, prefix="instance/")
+    except ObjectMissingError:
+        return {}
+    return {key.removeprefix("instance/"): set(_places(key, value)) for key, value in keys.items()}
+
+
+def _places(key: str, value: bytes) -> Iterator[Place]:
+    rows = decode(value, key)
+    if not isinstance(rows, list):
+        msg = f"the state directory's {key} is no list of places"
+        raise CorruptError(msg)
+    for row in rows:
+        yield place_from_json(row)
