@@ -1,36 +1,21 @@
-"""A host in memory: mapper, file systems and mounts without a kernel.
+"""A node in memory: mapper, file systems and mounts without a kernel.  Product code: it drives the simulation.
 
-A `MemoryHost` plays what outlives a plugin: devices, mounts, folders.  `MemoryDisks` plays what the cluster
-keeps of the images' content, whichever host looks at it.  A `MemoryNode` is one plugin process on a host;
-after a crash, open another one on the same host.
-
-Each effect is made of the calls that the real tools make one after the other (mapper daemon, then loop
-device; folder, then mount), and `Faults` are asked before each of them: a crash before or after any one
-leaves every half-made form.
+A `MemoryNode` is one plugin process on a `MemoryHost`; after a crash, open another one on the same host.  Each effect
+is made of the calls that the real tools make one after the other (mapper daemon, then loop device; folder, then mount),
+and `Faults` are asked before each of them: a crash before or after any one leaves every half-made form.
 """
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 
-from csi.node.ports import (
-    Content,
-    Credentials,
-    Detected,
-    Device,
-    FileSystemUsage,
-    MapTarget,
-    Mount,
-)
-from executor.errors import InUseError, InvalidError, PreconditionError, UnavailableError
-from omap.faults import Call, CallKind, Crash, Fault, Faults, NoFaults
-from omap.store import StoreError
+from csi.node.memory_host import Disk, Mapping, MemoryDisks, MemoryHost, MemoryProcess
+from csi.node.mount_flags import with_defaults
+from csi.node.ports import Content, Credentials, Detected, Device, FileSystemUsage, MapTarget, Mount
+from executor.errors import InUseError, InvalidError, PreconditionError
+from omap.faults import Faults
 
-Disk = tuple[int, str]
-"""What tells one image from all others of a cluster: its pool's number and its own id."""
+__all__ = ["MemoryDisks", "MemoryHost", "MemoryNode"]
 
 GARBAGE = Detected(Content.OTHER)
 """What a mkfs that was interrupted leaves."""
@@ -55,137 +40,12 @@ _KNOWN_FLAGS = frozenset(
 )
 
 
-class MemoryDisks:
-    """What is on the images, seen from any host.
-
-    `on_write` is told when an image gets its first content (True) or is discarded as a whole (False), so
-    that the images' own memory can say what is allocated.
-    """
-
-    def __init__(self, on_write: Callable[[Disk, bool], None] | None = None) -> None:
-        self._contents: dict[Disk, Detected] = {}
-        self._on_write = on_write
-
-    def get(self, disk: Disk) -> Detected:
-        """What a look at the image finds."""
-        return self._contents.get(disk, Detected(Content.EMPTY))
-
-    def put(self, disk: Disk, found: Detected) -> None:
-        """Write something onto the image, or discard it (`Content.EMPTY`)."""
-        self._contents[disk] = found
-        if self._on_write is not None:
-            self._on_write(disk, found.content is not Content.EMPTY)
-
-
-@dataclass(slots=True)
-class Mapping:
-    """A mapping of a host: the daemon of an image and, once it is complete, the device's path."""
-
-    target: MapTarget
-    daemon_alive: bool = True
-    path: str = ""
-
-
-@dataclass(slots=True)
-class MemoryHost:
-    """What a plugin's death leaves as it is.  Tests may look at and change everything here."""
-
-    disks: MemoryDisks = field(default_factory=MemoryDisks)
-    mappings: dict[str, Mapping] = field(default_factory=dict)
-    mounts: list[Mount] = field(default_factory=list)
-    folders: set[str] = field(default_factory=set)
-    files: set[str] = field(default_factory=set)
-    """Empty files, as a device node is bound onto.
-
-    A path below a folder also keeps that folder from being removed.
-    """
-    busy: dict[str, str] = field(default_factory=dict)
-    """Paths that something uses, with what it is (`nginx (process 42)`)."""
-    lock: threading.RLock = field(default_factory=threading.RLock)
-
-    def reboot(self) -> None:
-        """Lose mappings and mounts; folders, files and what is on the images stay."""
-        with self.lock:
-            self.mappings.clear()
-            self.mounts.clear()
-            self.busy.clear()
-
-    def mapping_at(self, path: str) -> Mapping:
-        """The mapping that a device path, or a path that its node is bound to, shows.
-
-        PreconditionError without.
-        """
-        bound = next((mount.source for mount in reversed(self.mounts) if mount.target == path), path)
-        for mapping in self.mappings.values():
-            if mapping.path == bound:
-                return mapping
-        raise PreconditionError(f"{path} is no block device of this node")
-
-
-class MemoryNode:
-    """One plugin process on a host; `mapper`, `file_systems` and `mounts` are what the operations take.
-
-    After a `Crash` every further call raises it too.  A StoreError that `faults` decide on is raised as
-    UnavailableError without an effect.
-    """
-
-    def __init__(self, host: MemoryHost, faults: Faults | None = None) -> None:
-        self.host = host
-        self._faults: Faults = faults or NoFaults()
-        self._number = 0
-        self._crashed = False
-        self.mapper = MemoryMapper(self)
-        self.file_systems = MemoryFileSystems(self)
-        self.mounts = MemoryMounts(self)
-
-    @contextlib.contextmanager
-    def effect(self, name: str) -> Iterator[None]:
-        """One call that changes the host; its body is the effect.  Holds the host's lock."""
-        with self.host.lock:
-            decision = self._begin(CallKind.WRITE, name)
-            if decision is not Fault.DROP:
-                yield
-            if decision is Fault.CRASH_AFTER:
-                self._crash(f"after {name}")
-            if decision is not Fault.NONE:
-                raise UnavailableError(f"{name} did not answer in time; the call can be repeated")
-
-    @contextlib.contextmanager
-    def look(self, name: str) -> Iterator[None]:
-        """One call that only looks.  Holds the host's lock."""
-        with self.host.lock:
-            decision = self._begin(CallKind.READ, name)
-            yield
-            if decision is Fault.CRASH_AFTER:
-                self._crash(f"after {name}")
-
-    def _begin(self, kind: CallKind, name: str) -> Fault:
-        if self._crashed:
-            raise Crash("this node plugin is dead")
-        self._number += 1
-        decision = self._faults.decide(Call(self._number, kind, name))
-        if isinstance(decision, StoreError):
-            raise UnavailableError(str(decision))
-        if decision is Fault.CRASH_BEFORE:
-            self._crash(f"before {name}")
-        allowed = {Fault.NONE, Fault.CRASH_AFTER}
-        if kind is CallKind.WRITE:
-            allowed |= {Fault.LOSE_REPLY}
-        if not isinstance(decision, Fault) or decision not in allowed:
-            raise ValueError(f"{decision} is no fault of a node's {kind.value}")
-        return decision
-
-    def _crash(self, when: str) -> None:
-        self._crashed = True
-        raise Crash(f"the node plugin ends {when}")
-
-
 class MemoryMapper:
     """Maps images as the `fuse` mapper does: a daemon, then a device."""
 
     name = "fuse"
 
-    def __init__(self, node: MemoryNode) -> None:
+    def __init__(self, node: MemoryProcess) -> None:
         self._node = node
 
     def find(self, volume: str) -> Device | None:
@@ -255,7 +115,7 @@ def _device_paths() -> Iterator[str]:
 class MemoryFileSystems:
     """Knows of a device only what kind of content it has."""
 
-    def __init__(self, node: MemoryNode) -> None:
+    def __init__(self, node: MemoryProcess) -> None:
         self._node = node
 
     def detect(self, device: str) -> Detected:
@@ -293,7 +153,7 @@ class MemoryFileSystems:
 class MemoryMounts:
     """A mount table, folders and files as sets of paths."""
 
-    def __init__(self, node: MemoryNode) -> None:
+    def __init__(self, node: MemoryProcess) -> None:
         self._node = node
 
     def at(self, target: str) -> Mount | None:
@@ -309,7 +169,8 @@ class MemoryMounts:
     def mount(self, device: str, target: str, fs_type: str, flags: Sequence[str]) -> None:
         """Make the folder, then mount; the same mount again is success."""
         host = self._node.host
-        refused = [flag for flag in flags if flag not in _KNOWN_FLAGS]
+        options = with_defaults(fs_type, flags)
+        refused = [flag for flag in options if flag not in _KNOWN_FLAGS]
         if refused:
             raise InvalidError(f"mount of {device} as {fs_type} refuses the flags {', '.join(refused)}")
         with self._node.look(f"mount table {target}"):
@@ -323,8 +184,8 @@ class MemoryMounts:
             if not mapping.daemon_alive or found != Detected(Content.FILE_SYSTEM, fs_type):
                 carried = found.kind or found.content.value
                 raise PreconditionError(f"{device} cannot be mounted as {fs_type}: it carries {carried}")
-            options = frozenset(flags) | ({"ro"} if mapping.target.read_only or "ro" in flags else {"rw"})
-            host.mounts.append(Mount(target, mapping.path, fs_type, options, "/", mapping.path))
+            shown = {*options, "ro" if mapping.target.read_only or "ro" in flags else "rw"}
+            host.mounts.append(Mount(target, mapping.path, fs_type, frozenset(shown), "/", mapping.path))
 
     def bind(self, source: str, target: str, *, read_only: bool, is_device: bool) -> None:
         """Make the folder or file, bind, then make the bind read-only.
@@ -395,3 +256,13 @@ class MemoryMounts:
         if (mount.source, mount.root) != (source, root):
             raise PreconditionError(f"{target} already carries a mount of {mount.source}; unmount that first")
         return True
+
+
+class MemoryNode(MemoryProcess):
+    """One plugin process on a host; `mapper`, `file_systems` and `mounts` are what the operations take."""
+
+    def __init__(self, host: MemoryHost, faults: Faults | None = None) -> None:
+        super().__init__(host, faults)
+        self.mapper = MemoryMapper(self)
+        self.file_systems = MemoryFileSystems(self)
+        self.mounts = MemoryMounts(self)

@@ -74,7 +74,12 @@ class Mapper(Protocol):
         """
 
     def map(self, target: MapTarget, credentials: Credentials) -> Device:
-        """Map the image; already mapped is success.  PreconditionError if the device shows another image."""
+        """Map the image; already mapped is success.
+
+        PreconditionError if the device shows another image, or the image is not there or not of this size;
+        InUseError if what a dead mapper left is still mounted; InvalidError for an option that is not known;
+        DeniedError or UnauthenticatedError for an identity that is refused.
+        """
 
     def unmap(self, volume: str) -> None:
         """Take the volume's device away, whole or half-made.
