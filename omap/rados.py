@@ -9,25 +9,49 @@ does.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import rados
 
 from omap.errnos import read_error, write_answer
-from omap.store import PAGE_KEYS, Answer, Create, Equals, Place, PlaceMissingError, StoreError, Write
+from omap.store import (
+    PAGE_KEYS,
+    Answer,
+    Create,
+    Equals,
+    ObjectMissingError,
+    Place,
+    PlaceMissingError,
+    StoreError,
+    StoreUnavailableError,
+    Write,
+)
 
 # A key that no object has.  Comparing it is the binding's only way to demand that the object exists: setting
 # keys alone would make it.
 _NO_SUCH_KEY = "waymark/"
+_NO_SUCH_OBJECT = "waymark/"
+
+# Far below any operation time-out, far above what a call without a message takes.
+_AT_ONCE_SECONDS = 0.5
 
 
 class RadosStore:
-    """The objects of one place through one ioctx, which may be shared by threads and by other stores."""
+    """The objects of one place through one ioctx, which may be shared by threads.
+
+    Close it before its connection is shut down: librados ends the process that uses an ioctx thereafter.
+    """
 
     def __init__(self, ioctx: rados.Ioctx, place: Place) -> None:
         self._ioctx = ioctx
         self._place = place
+        self._gate = threading.Condition()
+        self._calls = 0
+        self._closed = False
 
     @property
     def place(self) -> Place:
@@ -60,7 +84,7 @@ class RadosStore:
     def write(self, name: str, write: Write) -> Answer:
         """Apply one write in one operation."""
         try:
-            with rados.WriteOpCtx() as operation:
+            with self._in_use(), rados.WriteOpCtx() as operation:
                 self._fill(operation, write)
                 self._ioctx.operate_write_op(operation, name)
         except rados.Error as error:
@@ -69,28 +93,66 @@ class RadosStore:
 
     def write_all(self, writes: Sequence[tuple[str, Write]]) -> list[Answer | StoreError]:
         """Send all operations at once, then wait for each."""
-        operations = [(name, self._ioctx.create_write_op(), write) for name, write in writes]
-        sent: list[tuple[str, rados.Completion | rados.Error]] = []
-        for name, operation, write in operations:
-            self._fill(operation, write)
-            try:
-                sent.append((name, self._ioctx.operate_aio_write_op(operation, name)))
-            except rados.Error as error:
-                sent.append((name, error))
-        answers = [self._outcome(name, outcome) for name, outcome in sent]
-        for _, operation, _ in operations:  # only now: until then they may be on their way
-            operation.release()
-        return answers
+        with self._in_use():
+            operations = [(name, self._ioctx.create_write_op(), write) for name, write in writes]
+            sent: list[tuple[str, rados.Completion | rados.Error]] = []
+            for name, operation, write in operations:
+                self._fill(operation, write)
+                try:
+                    sent.append((name, self._ioctx.operate_aio_write_op(operation, name)))
+                except rados.Error as error:
+                    sent.append((name, error))
+            answers = [self._outcome(name, outcome) for name, outcome in sent]
+            for _, operation, _ in operations:  # only now: until then they may be on their way
+                operation.release()
+            return answers
 
     def names(self, prefix: str) -> Iterator[str]:
-        """Names of the objects in the ioctx's namespace."""
+        """Names of the objects in the ioctx's namespace, complete when this returns."""
+        with self._in_use():
+            return iter([name for name in self._list() if name.startswith(prefix)])
+
+    def close(self) -> None:
+        """Wait for the calls at work and give up the ioctx.  Later calls raise StoreUnavailableError."""
+        with self._gate:
+            self._closed = True
+            self._gate.wait_for(lambda: self._calls == 0)
+            self._ioctx.close()
+
+    @contextlib.contextmanager
+    def _in_use(self) -> Iterator[None]:
+        # The binding does not look whether the ioctx is still open: it crashes.
+        with self._gate:
+            if self._closed:
+                raise StoreUnavailableError(f"{self._place}: the connection of this store was closed")
+            self._calls += 1
         try:
-            for found in self._ioctx.list_objects():
-                if found.key.startswith(prefix):
-                    yield found.key
-            self._check_pool()  # a pool that is gone has an empty listing
-        except rados.Error as error:
-            raise self._read_error("listing", error.errno) from error
+            yield
+        finally:
+            with self._gate:
+                self._calls -= 1
+                self._gate.notify_all()
+
+    def _list(self) -> Iterator[str]:
+        """Every name, or an error.
+
+        The binding ends the iteration when a listing fails, as if it were complete.  Asked again, it goes on
+        where it failed; at the true end it stops at once, without a message to the cluster.  So an end is
+        believed if the second one comes at once and the cluster then still answers this client.
+        """
+        objects = self._ioctx.list_objects()
+        while True:
+            for found in objects:
+                yield found.key
+            asked = time.monotonic()
+            more = next(objects, None)
+            if more is None:
+                break
+            yield more.key
+        if time.monotonic() - asked > _AT_ONCE_SECONDS:
+            raise read_error(self._place, "a listing", errno.ETIMEDOUT)
+        with contextlib.suppress(ObjectMissingError):
+            self.read_keys(_NO_SUCH_OBJECT, ())
 
     def _page(self, name: str, after: str, prefix: str) -> list[tuple[str, bytes]]:
         def ask(operation: rados.ReadOp) -> rados.OmapIterator:
@@ -100,7 +162,7 @@ class RadosStore:
 
     def _read(self, name: str, ask: Callable[[rados.ReadOp], rados.OmapIterator]) -> list[tuple[str, bytes]]:
         try:
-            with rados.ReadOpCtx() as operation:
+            with self._in_use(), rados.ReadOpCtx() as operation:
                 found = ask(operation)
                 self._ioctx.operate_read_op(operation, name)
                 return list(found)

@@ -50,7 +50,7 @@ def store(request: pytest.FixtureRequest) -> Store:
 
 @pytest.fixture(params=["memory", pytest.param("rados", marks=pytest.mark.ceph)])
 def open_in_cluster(request: pytest.FixtureRequest) -> Callable[[str], Store]:
-    """Opens a store of a pool on a cluster that has the pools `meta` (replicated) and `ec` (erasure-coded)."""
+    """Opens a store of a pool on a cluster with the pools `meta` (replicated) and `ec` (erasure-coded)."""
     if request.param == "memory":
         cluster = MemoryCluster(["meta"])
         cluster.add_pool("ec", erasure_coded=True)

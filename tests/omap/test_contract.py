@@ -182,7 +182,9 @@ def test_exactly_one_page_of_keys_is_read(store: Store) -> None:
     assert store.read("a") == keys
 
 
-@pytest.mark.parametrize("name", ["n" * 128, "ü" * 64, "../../etc/passwd", ".", "..", "a/b", "%41", "A", "n" * 900])
+@pytest.mark.parametrize(
+    "name", ["n" * 128, "ü" * 64, "../../etc/passwd", ".", "..", "a/b", "%41", "A", "n" * 900]
+)
 def test_odd_object_names_are_names_like_others(store: Store, name: str) -> None:
     make(store, name, key=b"1")
     make(store, "bystander", key=b"2")
