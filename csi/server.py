@@ -23,29 +23,12 @@ import grpc
 DRAIN_SECONDS = 10.0
 """How long calls that wait may take to be answered after a stop was asked for."""
 
-_PREFIX = "unix://"
-_MAX_PATH_BYTES = 107
-"""The kernel's limit for a socket's path."""
-
 _PRIVATE = 0o177
 """The umask under which a socket is born 0600."""
 
 
 class EndpointError(Exception):
     """The socket cannot be served on; the text names its path and says why."""
-
-
-def socket_path(endpoint: str) -> pathlib.Path:
-    """The path in an endpoint `unix:///path`.  Raises EndpointError for anything else."""
-    path = endpoint.removeprefix(_PREFIX)
-    if path == endpoint or not path.startswith("/"):
-        raise EndpointError(f"endpoint {endpoint!r} is not of the form unix:///absolute/path")
-    size = len(os.fsencode(path))
-    if size > _MAX_PATH_BYTES:
-        raise EndpointError(
-            f"endpoint {endpoint!r}: the path has {size} bytes, a socket's at most {_MAX_PATH_BYTES}"
-        )
-    return pathlib.Path(path)
 
 
 class Server:
@@ -90,19 +73,21 @@ class Server:
             self._path.unlink(missing_ok=True)
 
 
-def wait_for_signal(signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT)) -> signal.Signals:
-    """Wait until the process is asked to end, and say by what.  Only the main thread can do this."""
-    asked = threading.Event()
-    received: list[int] = []
+class StopSignal:
+    """The wish that this process ends (SIGTERM, or SIGINT from a keyboard), caught from construction on."""
 
-    def note(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
-        asked.set()
+    def __init__(self) -> None:
+        """Catch the signals.  Only the main thread can do this."""
+        self._asked = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._note)
 
-    for number in signals:
-        signal.signal(number, note)
-    asked.wait()
-    return signal.Signals(received[0])
+    def wait(self) -> None:
+        """Wait until the process is asked to end."""
+        self._asked.wait()
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self._asked.set()
 
 
 def _remove_stale(path: pathlib.Path) -> None:

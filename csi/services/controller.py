@@ -68,3 +68,5 @@ class Controller(csi_pb2_grpc.ControllerServicer):
     DeleteSnapshot = unoffered
     ListSnapshots = unoffered
     GetSnapshot = unoffered
+    ControllerGetVolumeHealth = unoffered
+    ControllerListVolumeHealth = unoffered

@@ -24,6 +24,7 @@ from csi.commands import (
 )
 from csi.node.ports import FileSystemUsage
 from executor.history import History
+from executor.ports import Clock
 from omap.store import Place
 
 
@@ -126,3 +127,29 @@ class Records(Protocol):
 
     def operations(self, command: ListOperations, deadline: float) -> OperationPage:
         """Operations not finished."""
+
+
+class Driver(Protocol):
+    """All that stands behind the services of one process."""
+
+    @property
+    def controller(self) -> ControllerOperations:
+        """For the Controller service."""
+
+    @property
+    def node(self) -> NodeOperations:
+        """For the Node service."""
+
+    @property
+    def records(self) -> Records:
+        """For the Operations service."""
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that all deadlines are told in."""
+
+    def start(self) -> None:
+        """Begin the work that nobody calls for: recovery, purges."""
+
+    def close(self) -> None:
+        """End: answer the calls that wait and leave what is at work at rest for the next process.  Bounded."""

@@ -1,0 +1,66 @@
+"""`waymark serve`: a driver process, from its start to its end."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import secrets
+from collections.abc import Callable
+
+import grpc
+from prometheus_client import CollectorRegistry
+from structlog.typing import FilteringBoundLogger
+
+from csi import logs
+from csi.admission import Admission
+from csi.interceptors import Calls
+from csi.metrics import Metrics
+from csi.server import Server, StopSignal
+from csi.services.controller import Controller
+from csi.services.identity import Identity
+from csi.services.node import Node
+from csi.services.operations import Operations
+from csi.services.ports import Driver
+from csi.settings import Settings, SettingsError
+from proto import csi_pb2_grpc, waymark_pb2_grpc
+
+OpenDriver = Callable[[Settings, FilteringBoundLogger], Driver]
+
+
+def serve(settings: Settings, open_driver: OpenDriver) -> None:
+    """Serve until the process is asked to end.  Raises SettingsError, ConfigError, EndpointError at start."""
+    stop = StopSignal()
+    try:
+        log = (
+            logs.to_file(settings.log_file, settings.log_level)
+            if settings.log_file
+            else logs.to_standard_error(settings.log_level)
+        )
+    except OSError as error:
+        raise SettingsError(f"--log-file {settings.log_file} cannot be written: {error.strerror}") from error
+    driver = open_driver(settings, log)
+    admission = Admission(settings.max_calls)
+    metrics = Metrics(settings.driver_name, CollectorRegistry())
+    calls = Calls(log, metrics, admission, request_ids=lambda: secrets.token_hex(8))
+    server = Server(
+        settings.socket, admission.threads, [calls], lambda server: _register(server, settings, driver)
+    )
+    server.start()
+    # After the socket serves: an outage must not keep probes without an answer.
+    driver.start()
+    log.info("serving", socket=str(settings.socket), driver=settings.driver_name)
+    stop.wait()
+    log.info("stopping")
+    server.stop(driver.close)
+    log.info("stopped")
+
+
+def _register(server: grpc.Server, settings: Settings, driver: Driver) -> None:
+    identity = Identity(
+        settings.driver_name, importlib.metadata.version("waymark"), has_controller=settings.controller
+    )
+    csi_pb2_grpc.add_IdentityServicer_to_server(identity, server)
+    waymark_pb2_grpc.add_OperationsServicer_to_server(Operations(driver.records, driver.clock), server)
+    if settings.controller:
+        csi_pb2_grpc.add_ControllerServicer_to_server(Controller(driver.controller, driver.clock), server)
+    if settings.node:
+        csi_pb2_grpc.add_NodeServicer_to_server(Node(driver.node, driver.clock, settings.node_id), server)
