@@ -55,6 +55,11 @@ class Change(Generic[S]):
         return subject_key(self.uuid)
 
     @property
+    def operation_name(self) -> str:
+        """For messages and joining."""
+        return self.operation.name
+
+    @property
     def label(self) -> str:
         """For messages."""
         return self.uuid
@@ -96,6 +101,7 @@ def _change(change: Change[S], subject: Subject[S]) -> Routine[Object]:
 
 def _entered(subject: Subject[S], record: Record) -> Routine[bool]:
     again = False
+    subject.context.places.add(journal_of(record), subject.session)
     for place in dict.fromkeys((journal_of(record), subject.home)):
         again = (yield from enter(subject.context, subject.session, place)) or again
     return again

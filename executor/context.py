@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic
 
 from executor.directory import Served
@@ -12,6 +13,7 @@ from executor.keys import Keys
 from executor.model import Operation, S
 from executor.ports import Clock, Ids
 from omap.codec import CorruptError
+from omap.store import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,30 @@ class Periods:
     """How long a served `open/` mark waits for a write to go with."""
 
 
+class Places(Generic[S]):
+    """The journal places that this process looks after, each with a session that reaches it."""
+
+    def __init__(self) -> None:
+        """None yet: a place is known once a request, or the configuration, names it."""
+        self._lock = threading.Lock()
+        self._sessions: dict[Place, S] = {}
+        self.changed = threading.Event()
+        """Set when a place is new, so that it is looked at without delay."""
+
+    def add(self, place: Place, session: S) -> None:
+        """Look after a place from now on; the newest session is the one used."""
+        with self._lock:
+            is_new = place not in self._sessions
+            self._sessions[place] = session
+        if is_new:
+            self.changed.set()
+
+    def all(self) -> dict[Place, S]:
+        """Every place with its session."""
+        with self._lock:
+            return dict(self._sessions)
+
+
 @dataclass(frozen=True, slots=True)
 class Context(Generic[S]):
     """What the routines of one process share."""
@@ -45,6 +71,7 @@ class Context(Generic[S]):
     ids: Ids
     periods: Periods
     operations: Mapping[tuple[str, int], Operation[S]]
+    places: Places[S] = field(default_factory=Places)
 
     def operation(self, name: str, version: int) -> Operation[S]:
         """The plan of a recorded transaction.  Raises CorruptError: it is a newer driver's, this one must not end it."""

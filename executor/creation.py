@@ -57,6 +57,11 @@ class Creation(Generic[S]):
         return name_key(self.journal, self.name)
 
     @property
+    def operation_name(self) -> str:
+        """For messages and joining."""
+        return self.operation.name
+
+    @property
     def label(self) -> str:
         """For messages."""
         return self.name
@@ -74,6 +79,7 @@ def _create(creation: Creation[S], context: Context[S], running: Running) -> Rou
     yield from look(f"{creation.operation.name}.check", creation.check)
     for place in dict.fromkeys((creation.journal, creation.home)):
         yield from enter(context, creation.session, place)
+    context.places.add(creation.journal, creation.session)
     directory = Directory(creation.session.store(creation.journal), context.served, creation.name)
     while True:
         uuid, attempt = context.ids.uuid(), context.instance.attempt()
@@ -125,15 +131,15 @@ def _begin(
     except (LostError, FencedError):
         raise
     except (StoreError, PermanentError) as error:
-        yield from _give_back(directory, subject, transaction, error)
+        raise (yield from _give_back(directory, subject, transaction, error)) from error
     ended = yield from engine.run(bound, journal, begun)
     return _result(subject.uuid, ended.data)
 
 
 def _give_back(
     directory: Directory, subject: Subject[S], transaction: Transaction, error: StoreError | PermanentError
-) -> Routine[None]:
-    """No record could be made, so nothing but the name is there: free it.  Always raises."""
+) -> Routine[OperationError]:
+    """No record could be made, so nothing but the name is there: free it.  Returns the error to raise."""
     problem: OperationError = operation_error(error) if isinstance(error, StoreError) else error
     if isinstance(problem, PermanentError):
         failure = Failure(type(problem).__name__, str(problem))
@@ -143,7 +149,7 @@ def _give_back(
         value = tombstone(subject.running.label, subject.context.instance.id, expiry, [Entry(ended)])
         yield from directory.bury(f"{transaction.operation}.tombstone", subject.uuid, value)
         directory.drop(subject.uuid, transaction.opens)
-    raise problem from error
+    return problem
 
 
 def _existing(

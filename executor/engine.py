@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, Protocol
 
 from executor.effects import Routine, act, look
@@ -87,9 +88,8 @@ def intend(bound: Bound[S], transaction: Transaction, facts: tuple[Fact, ...] = 
             continue
         data = None
         if stage.prepare is not None:
-            prepare = stage.prepare
-            work = bound.work(transaction)
-            intention = yield from look(bound.point(f"{stage.name}.prepare"), lambda p=prepare, w=work: p(w))
+            look_first = partial(stage.prepare, bound.work(transaction))
+            intention = yield from look(bound.point(f"{stage.name}.prepare"), look_first)
             facts = (*facts, *intention.facts)
             data = intention.data
             if intention.skip:
@@ -166,14 +166,12 @@ def _intended(operation: Operation[S], transaction: Transaction) -> Stage[S] | N
 def _effect(bound: Bound[S], stage: Stage[S], transaction: Transaction, *, is_fresh: bool) -> Routine[Done]:
     work = bound.work(transaction)
     if not is_fresh:
-        finding = yield from look(bound.point(f"{stage.name}.probe"), lambda: stage.probe(work))
+        finding = yield from look(bound.point(f"{stage.name}.probe"), partial(stage.probe, work))
         if finding.verdict is Verdict.DONE:
             return Done(finding.data, finding.facts)
         if finding.verdict is Verdict.HALF_MADE and stage.repair is not None:
-            repair = stage.repair
-            yield from act(bound.point(f"{stage.name}.repair"), lambda: repair(work))
-    done = yield from act(bound.point(f"{stage.name}.apply"), lambda: stage.apply(work))
-    return done
+            yield from act(bound.point(f"{stage.name}.repair"), partial(stage.repair, work))
+    return (yield from act(bound.point(f"{stage.name}.apply"), partial(stage.apply, work)))
 
 
 def _backward(bound: Bound[S], journal: Journal, latest: list[Transaction]) -> Routine[Transaction]:
@@ -184,8 +182,7 @@ def _backward(bound: Bound[S], journal: Journal, latest: list[Transaction]) -> R
             continue
         if facts:
             yield from journal.save(bound.point(f"{stage.name}.undo.intent"), transaction, facts)
-        undo, work = stage.undo, bound.work(transaction)
-        done = yield from act(bound.point(f"{stage.name}.undo"), lambda u=undo, w=work: u(w))
+        done = yield from act(bound.point(f"{stage.name}.undo"), partial(stage.undo, bound.work(transaction)))
         facts = done.facts
         latest[0] = transaction.marked(stage.name, Mark.UNDONE, done.data)
     ended = yield from journal.revert(latest[0], facts)
@@ -227,7 +224,7 @@ def _is_untouched(bound: Bound[S], transaction: Transaction) -> Routine[bool]:
     if stage is None:
         return True
     work = bound.work(transaction)
-    finding = yield from look(bound.point(f"{stage.name}.probe"), lambda: stage.probe(work))
+    finding = yield from look(bound.point(f"{stage.name}.probe"), partial(stage.probe, work))
     return bool(finding.verdict is Verdict.ABSENT)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 from executor.directory import place_from_json, place_to_json
 from executor.effects import Routine, act, look, settle
@@ -86,7 +87,7 @@ class Instance:
             value = encode({"writer": self.id, "since": self._clock.now()})
             write = Write((Absent(key),), {key: value, names.SCHEMA_KEY: encode_schema()}, create=Create.IF_ABSENT)
             # A condition that fails means that the address stands there already.
-            yield from settle(lambda w=write: act("instance.address", lambda: store.write(name, w)))
+            yield from settle(partial(act, "instance.address", partial(store.write, name, write)))
 
     def _shut_out(self, session: Session, store: Store, dead: str) -> Routine[None]:
         name = names.instance_name(dead)

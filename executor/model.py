@@ -231,7 +231,7 @@ class Transaction:
     @property
     def current_stage(self) -> str:
         """The stage at work, for messages."""
-        for name, mark in reversed(self.marks.items()):
+        for name, mark in reversed(tuple(self.marks.items())):
             if mark is Mark.INTENDED:
                 return name
         return "undo" if self.state is TransactionState.UNDOING else "commit"

@@ -1,0 +1,1 @@
+"""Operations made of stages, one module each: what is done to images, devices and mounts, and how it is taken back."""
