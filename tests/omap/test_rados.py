@@ -45,7 +45,7 @@ def monitor(connection: rados.Rados, **command: object) -> bytes:
     return output
 
 
-@pytest.mark.parametrize("attempt", range(3))
+@pytest.mark.parametrize("attempt", range(2))
 def test_a_write_that_timed_out_is_settled_by_the_next_conditional_write(
     ceph: MicroCeph, attempt: int
 ) -> None:
