@@ -41,8 +41,8 @@ def processes(is_mine: IsMine) -> Iterator[int]:
             yield int(entry.name)
 
 
-def end(pid: int, is_mine: IsMine, name: str) -> None:
-    """Ask a daemon to end, then kill it; returns when it is gone.
+def end(pid: int, is_mine: IsMine, name: str, *, term_seconds: float = _TERM_SECONDS) -> None:
+    """Ask a daemon to end, kill it when it has not after `term_seconds`; returns when it is gone.
 
     Raises UnavailableError when even the kill does not end it: it waits inside the kernel.
     """
@@ -55,7 +55,7 @@ def end(pid: int, is_mine: IsMine, name: str) -> None:
     try:
         if not is_mine(command_line(pid)):
             return
-        for what, patience in ((signal.SIGTERM, _TERM_SECONDS), (signal.SIGKILL, _KILL_SECONDS)):
+        for what, patience in ((signal.SIGTERM, term_seconds), (signal.SIGKILL, _KILL_SECONDS)):
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(fd, what)
             if _ended(fd, patience):

@@ -32,7 +32,6 @@ from executor.errors import (
     UnavailableError,
 )
 
-_MAP_SECONDS = 30.0
 _UNMOUNT_SECONDS = 10.0
 
 _KEY_BYTES = 1024
@@ -44,7 +43,9 @@ class FuseMapper:
 
     name = "fuse"
 
-    def __init__(self, run_dir: pathlib.Path, runner: Runner) -> None:
+    def __init__(self, run_dir: pathlib.Path, runner: Runner, *, map_seconds: float = 30.0) -> None:
+        """Map below `run_dir`, on a tmpfs of the host; a daemon must serve within `map_seconds`."""
+        self._map_seconds = map_seconds
         self._maps = run_dir.resolve() / "maps"
         self._runner = runner
         self._loops = Loops(runner)
@@ -106,17 +107,25 @@ class FuseMapper:
         # The device first: as long as it is mounted, detaching is refused and the daemon goes on serving.
         for device in self._loops.backed_by(folder.export):
             self._loops.detach(device, folder.export)
-        for daemon in tuple(daemons.processes(folder.is_daemon)):
-            daemons.end(daemon, folder.is_daemon, f"{STORAGE_DAEMON} of volume {volume}")
-        if folder.is_mounted():
-            self._unmount(folder)
-        folder.remove()
+        self._clear(folder)
 
     def volumes(self) -> tuple[str, ...]:
         """Volumes that have a folder here: mapped, half-mapped, or left by a reboot."""
         if not self._maps.is_dir():
             return ()
         return tuple(sorted(path.name for path in self._maps.iterdir()))
+
+    def _clear(self, folder: MapFolder, *, kill: bool = False) -> None:
+        """End the daemon and remove what belongs to it.
+
+        `kill` one that never served and so has nothing to write.
+        """
+        patience = {"term_seconds": 0.0} if kill else {}
+        for daemon in tuple(daemons.processes(folder.is_daemon)):
+            daemons.end(daemon, folder.is_daemon, f"{STORAGE_DAEMON} of {folder.path}", **patience)
+        if folder.is_mounted():
+            self._unmount(folder)
+        folder.remove()
 
     def _folder(self, volume: str) -> MapFolder:
         if not volume or "/" in volume or volume.startswith("."):
@@ -146,14 +155,14 @@ class FuseMapper:
             finally:
                 os.close(writer)
             argv = storage_daemon_arguments(folder, target, credentials.user, reader)
-            done = self._runner.start_daemon(argv, timeout=_MAP_SECONDS, pass_fds=(reader,))
+            done = self._runner.start_daemon(argv, timeout=self._map_seconds, pass_fds=(reader,))
         except UnavailableError as error:
-            self.unmap(target.volume)
+            self._clear(folder, kill=True)
             raise UnavailableError(f"{what}: {error}") from None
         finally:
             os.close(reader)
         if done.code:
-            self.unmap(target.volume)
+            self._clear(folder, kill=True)
             raise _refused(what, done)
 
     def _unmount(self, folder: MapFolder) -> None:

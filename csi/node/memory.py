@@ -1,8 +1,9 @@
-"""A node in memory: mapper, file systems and mounts without a kernel.  Product code: it drives the simulation.
+"""A node in memory: mapper, file systems and mounts without a kernel; product code that drives simulations.
 
-A `MemoryNode` is one plugin process on a `MemoryHost`; after a crash, open another one on the same host.  Each effect
-is made of the calls that the real tools make one after the other (mapper daemon, then loop device; folder, then mount),
-and `Faults` are asked before each of them: a crash before or after any one leaves every half-made form.
+A `MemoryNode` is one plugin process on a `MemoryHost`; after a crash, open another one on the same host.
+Each effect is made of the calls that the real tools make one after the other (mapper daemon, then loop
+device; folder, then mount), and `Faults` are asked before each of them: a crash before or after any one
+leaves every half-made form.
 """
 
 from __future__ import annotations

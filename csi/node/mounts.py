@@ -63,8 +63,9 @@ class HostMounts:
         flags_told = ",".join(flags)
         if flags and "wrong fs type, bad option" in done.words:
             raise InvalidError(
-                f"{device} cannot be mounted as {fs_type} with the flags {flags_told}: the kernel "
-                f"refuses a flag, or the file system is damaged; correct mountOptions, or run fsck -n {device}"
+                f"{device} cannot be mounted as {fs_type} with the flags {flags_told}: "
+                f"the kernel refuses one, or the file system is damaged; "
+                f"correct mountOptions, or look at it with fsck -n {device}"
             )
         if any(words in done.words for words in ("Input/output error", "can't read superblock")):
             raise UnavailableError(f"{device} does not answer a mount: {done.words}")
