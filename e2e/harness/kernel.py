@@ -8,7 +8,9 @@ import subprocess
 from dataclasses import dataclass
 
 _ESCAPED = re.compile(r"\\([0-7]{3})")
-TOOL_SECONDS = 10
+TOOL_SECONDS = 5.0
+
+_asleep: list[subprocess.Popen[bytes]] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +47,27 @@ def loops_under(folder: pathlib.Path) -> dict[str, pathlib.Path]:
     return found
 
 
-def unmount(target: pathlib.Path) -> bool:
-    """Unmount; lazily when that fails or takes longer than ten seconds. False if even that failed."""
-    return _tool("umount", str(target)) or _tool("umount", "--lazy", str(target))
+def unmount(target: pathlib.Path, *, lazily: bool = False) -> bool:
+    """Unmount; False if that failed or did not end in time."""
+    return _tool("umount", *(["--lazy"] if lazily else []), str(target))
 
 
 def detach(loop: str) -> bool:
-    """Detach a loop device."""
+    """Detach a loop device; False if that failed or did not end in time."""
     return _tool("losetup", "--detach", loop)
 
 
 def _tool(*command: str) -> bool:
+    """Run a tool without ever waiting for one that sleeps in the kernel: not even SIGKILL ends that."""
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
-        done = subprocess.run(
-            command, timeout=TOOL_SECONDS, stdin=subprocess.DEVNULL, capture_output=True, check=False
-        )
+        return process.wait(TOOL_SECONDS) == 0
     except subprocess.TimeoutExpired:
+        process.kill()
+        _asleep.append(process)
         return False
-    return done.returncode == 0
 
 
 def _unescape(field: str) -> str:

@@ -32,15 +32,16 @@ def down(testbed: Testbed) -> None:
     names = {path.stem for path in folder.glob("*.pid")}
     processes.end([pid for name in names if (pid := testbed.pid(name))], patience_seconds=STOP_SECONDS)
     processes.end(_pids(folder, mappers=False), patience_seconds=1.0)
+    volumes = [mount.target for mount in kernel.mounts_under(folder) if not mount.fs_type.startswith("fuse")]
+    clean = all(kernel.unmount(target) for target in reversed(volumes))
+    clean = all(kernel.detach(loop) for loop in kernel.loops_under(folder)) and clean
+    # A mapper that ends cleanly takes its FUSE mount away itself, once no loop device uses the file. Without
+    # a cluster it cannot end so, nor can an unmount: killing it turns what they wait for into an I/O error.
+    processes.end(_pids(folder, mappers=True), patience_seconds=_MAPPER_SECONDS if clean else 0.0)
+    processes.end(_pids(folder, mappers=False), patience_seconds=_MAPPER_SECONDS)
     for mount in reversed(kernel.mounts_under(folder)):
-        if not mount.fs_type.startswith("fuse"):
-            kernel.unmount(mount.target)
-    for loop in kernel.loops_under(folder):
-        kernel.detach(loop)
-    # A mapper takes its FUSE mount away itself when it ends cleanly; it can only once no loop uses the file.
-    processes.end(_pids(folder, mappers=True), patience_seconds=_MAPPER_SECONDS)
-    for mount in reversed(kernel.mounts_under(folder)):
-        kernel.unmount(mount.target)
+        if not kernel.unmount(mount.target):
+            kernel.unmount(mount.target, lazily=True)
     for loop in kernel.loops_under(folder):
         kernel.detach(loop)
     testbed.reap()
