@@ -20,6 +20,8 @@ class MountedAt:
     target: pathlib.Path
     fs_type: str
     source: str
+    root: str
+    """Path inside the file system: of a bind mount, what was bound."""
 
 
 def mounts_under(folder: pathlib.Path) -> list[MountedAt]:
@@ -27,10 +29,10 @@ def mounts_under(folder: pathlib.Path) -> list[MountedAt]:
     found = []
     for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines():
         left, _, right = line.partition(" - ")
-        target = pathlib.Path(_unescape(left.split(" ")[4]))
+        root, target = (_unescape(word) for word in left.split(" ")[3:5])
         fs_type, source = right.split(" ")[:2]
-        if target.is_relative_to(folder):
-            found.append(MountedAt(target, fs_type, _unescape(source)))
+        if pathlib.Path(target).is_relative_to(folder):
+            found.append(MountedAt(pathlib.Path(target), fs_type, _unescape(source), root))
     return found
 
 

@@ -1,0 +1,44 @@
+"""What one host holds of a test bed's volumes: storage daemons, loop devices, mounts, kept keys."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator
+
+from e2e.harness import kernel, processes
+
+_MAPPER = "qemu-storage-daemon"
+
+
+def devices(folder: pathlib.Path) -> Iterator[str]:
+    """Yield a line for each part of a mapped image, by the uuid of its volume."""
+    maps = folder / "run" / "maps"
+    for process in processes.of_folder(folder):
+        if process.program == _MAPPER:
+            volumes = [
+                path.parent.name for path in map(pathlib.Path, process.arguments) if path.name == "pid"
+            ]
+            yield f"{volumes[0] if volumes else f'pid {process.pid}'}: storage daemon"
+    for backing in kernel.loops_under(folder).values():
+        yield f"{backing.parent.name}: loop device"
+    for mount in kernel.mounts_under(folder):
+        if mount.fs_type.startswith("fuse"):
+            yield f"{mount.target.parent.name}: export"
+    for path in maps.glob("*"):
+        yield f"{path.name}: folder"
+
+
+def mounts(folder: pathlib.Path) -> Iterator[tuple[str, str]]:
+    """Yield volume and path, below the folder, of every mount of a volume or of its device node."""
+    volumes = {loop: backing.parent.name for loop, backing in kernel.loops_under(folder).items()}
+    for mount in kernel.mounts_under(folder):
+        if mount.fs_type.startswith("fuse"):
+            continue
+        device = mount.source if mount.source in volumes else f"/dev{mount.root}"
+        yield volumes.get(device, f"{mount.fs_type} {mount.source}"), str(mount.target.relative_to(folder))
+
+
+def stage_keys(folder: pathlib.Path) -> Iterator[str]:
+    """Yield the name of every file in which a stage's secret is kept."""
+    for path in (folder / "run" / "keys").glob("*"):
+        yield path.name
