@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import pathlib
+import struct
 from collections.abc import Mapping
 
 from csi.node.ports import Credentials
@@ -19,6 +20,12 @@ USER_ID = "userID"
 USER_KEY = "userKey"
 
 _REQUEST = "the request's secret"
+
+_KEY_HEAD = struct.Struct(
+    "<HIIH"
+)  # kind, seconds and nanoseconds of its making, bytes of the secret that follows
+_KEY_KINDS = {1, 2}  # AES with 128 bits, and with 256 bits in newer releases
+_LEAST_SECRET_BYTES = 16
 
 
 def from_secrets(secrets: Mapping[str, str]) -> Credentials | None:
@@ -91,17 +98,22 @@ def _checked(user: str, key: str, source: str) -> Credentials:
             f"the {USER_KEY} in {source} contains white space, perhaps a line end:"
             " store exactly what `ceph auth print-key` prints, without a line end"
         )
-    try:
-        decoded = base64.b64decode(key, validate=True)
-    except (binascii.Error, ValueError):
-        decoded = b""
-    # A cephx key is a type, a time, a length and the secret itself: 12 bytes in front of it.
-    if len(decoded) <= 12:  # noqa: PLR2004  explained above
+    if not _is_cephx_key(key):
         raise UnauthenticatedError(
             f"the {USER_KEY} in {source} is not a Ceph key (base64):"
             " store exactly what `ceph auth print-key` prints"
-        ) from None
+        )
     return Credentials(user, key)
+
+
+def _is_cephx_key(key: str) -> bool:
+    """Whether librados can decode the key.  Checked here because librados prints the one that it cannot."""
+    try:
+        decoded = base64.b64decode(key, validate=True)
+        kind, _, _, length = _KEY_HEAD.unpack_from(decoded)
+    except (binascii.Error, ValueError, struct.error):
+        return False
+    return kind in _KEY_KINDS and length >= _LEAST_SECRET_BYTES and len(decoded) == _KEY_HEAD.size + length
 
 
 def _is_folder_name(cluster_id: str) -> bool:

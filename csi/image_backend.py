@@ -73,15 +73,22 @@ class Images:
         self._library.create(spec)
 
     def probe(self, name: str) -> ImageProbe:
-        """Look at every object of the name; a complete image must open as well to count as whole."""
+        """Look at every object of the name, and open the image if they are complete."""
         found = image_objects.look(self._objects, name)
         if found.condition is not ImageCondition.WHOLE:
             return ImageProbe(found.condition)
         image_id = found.ids[0]
         try:
             opened = self._library.describe(image_id)
-        except NotFoundError:
-            return ImageProbe(ImageCondition.HALF_MADE)
+        except NotFoundError as error:
+            again = image_objects.look(self._objects, name)
+            if again.condition is not ImageCondition.WHOLE:
+                return ImageProbe(again.condition)  # somebody was removing it
+            # No interrupted call leaves this, so it is nothing to be cleared away by a program.
+            raise PreconditionError(
+                f"image {name} (id {image_id}) in {self.place} is complete but does not open ({error}):"
+                f" look at it with `rbd info --image-id {image_id}`"
+            ) from error
         return ImageProbe(
             found.condition, image_id, opened.size_bytes, opened.features, opened.data_pool, opened.watchers
         )

@@ -188,5 +188,6 @@ def _refuse_precious(objects: ImageObjects, name: str, image_id: str) -> None:
     if header is not None and objects.has_data(header):
         raise PreconditionError(
             f"image {name} (id {image_id}) in {objects.place} is damaged and holds data,"
-            f" so it is left as it is: look at it with `rbd info --image-id {image_id}` and remove it by hand if it is not needed"
+            f" so it is left as it is: look at it with `rbd info --image-id {image_id}`"
+            " and remove it by hand if it is not needed"
         )

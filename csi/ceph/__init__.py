@@ -1,0 +1,1 @@
+"""The real Ceph: connections, sessions and images through `rados` and `rbd`."""
