@@ -33,6 +33,7 @@ CODES: dict[type[BaseException], grpc.StatusCode] = {
     errors.OverloadedError: grpc.StatusCode.UNAVAILABLE,
     errors.UnavailableError: grpc.StatusCode.UNAVAILABLE,
     errors.TransientError: grpc.StatusCode.UNAVAILABLE,
+    errors.OperationError: grpc.StatusCode.UNAVAILABLE,
     StoreError: grpc.StatusCode.UNAVAILABLE,
 }
 """Looked up along the class's ancestors, nearest first."""

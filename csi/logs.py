@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import sys
 from typing import TextIO
 
 import structlog
@@ -17,19 +16,14 @@ from structlog.typing import FilteringBoundLogger
 LEVELS = ("debug", "info", "warning", "error")
 
 
-def to_standard_error(level: str) -> FilteringBoundLogger:
-    """A log on standard error that drops lines below `level` (one of LEVELS)."""
-    return to_stream(sys.stderr, level)
-
-
-def to_file(path: pathlib.Path, level: str) -> FilteringBoundLogger:
-    """A log that is appended to a file, which only its owner may read.  Raises OSError."""
+def open_file(path: pathlib.Path) -> TextIO:
+    """A file to append a log to, which only its owner may read.  Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    return to_stream(os.fdopen(descriptor, "a", encoding="utf-8"), level)
+    return os.fdopen(descriptor, "a", encoding="utf-8")
 
 
 def to_stream(stream: TextIO, level: str) -> FilteringBoundLogger:
-    """A log on an open stream; each line is written whole and at once."""
+    """A log that drops lines below `level` (one of LEVELS); each line is written whole and at once."""
     log: FilteringBoundLogger = structlog.wrap_logger(
         structlog.WriteLogger(stream),
         processors=[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import secrets
+import sys
 from collections.abc import Callable
 
 import grpc
@@ -30,13 +31,10 @@ def serve(settings: Settings, open_driver: OpenDriver) -> None:
     """Serve until the process is asked to end.  Raises SettingsError, ConfigError, EndpointError at start."""
     stop = StopSignal()
     try:
-        log = (
-            logs.to_file(settings.log_file, settings.log_level)
-            if settings.log_file
-            else logs.to_standard_error(settings.log_level)
-        )
+        stream = logs.open_file(settings.log_file) if settings.log_file else sys.stderr
     except OSError as error:
         raise SettingsError(f"--log-file {settings.log_file} cannot be written: {error.strerror}") from error
+    log = logs.to_stream(stream, settings.log_level)
     driver = open_driver(settings, log)
     admission = Admission(settings.max_calls)
     metrics = Metrics(settings.driver_name, CollectorRegistry())

@@ -152,4 +152,4 @@ class Driver(Protocol):
         """Begin the work that nobody calls for: recovery, purges."""
 
     def close(self) -> None:
-        """End: answer the calls that wait and leave what is at work at rest for the next process.  Bounded."""
+        """End: answer the calls that wait, leave what is at work at rest for the next process; bounded."""
