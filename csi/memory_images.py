@@ -72,6 +72,20 @@ def write_data(cluster: MemoryCluster, place: Place, image_id: str, *, offset: i
         cluster.pool(where).objects[where.namespace, name] = {"data": b"1"}
 
 
+def discard_data(cluster: MemoryCluster, place: Place, image_id: str) -> None:
+    """Have the whole image discarded: none of its data objects exists from now on.
+
+    NotFoundError without the image.
+    """
+    with cluster.lock:
+        header = _header(cluster, place, image_id)
+        if header is None:
+            raise NotFoundError(f"{place} has no image with id {image_id}")
+        objects = cluster.pool(data_place(cluster, place, header)).objects
+        for each in data_objects(cluster, place, header):
+            del objects[each]
+
+
 def _header(cluster: MemoryCluster, place: Place, image_id: str) -> Header | None:
     """The header as an onlooker sees it, without a call."""
     onlooker = MemoryObjects(MemoryStore(cluster, place, address="onlooker"), lambda: None)

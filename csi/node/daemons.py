@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from csi.node.run import process_state
 from executor.errors import UnavailableError
 
-_TERM_SECONDS = 10.0
 _KILL_SECONDS = 5.0
 
 IsMine = Callable[[tuple[str, ...]], bool]
@@ -41,7 +40,7 @@ def processes(is_mine: IsMine) -> Iterator[int]:
             yield int(entry.name)
 
 
-def end(pid: int, is_mine: IsMine, name: str, *, term_seconds: float = _TERM_SECONDS) -> None:
+def end(pid: int, is_mine: IsMine, name: str, *, term_seconds: float) -> None:
     """Ask a daemon to end, kill it when it has not after `term_seconds`; returns when it is gone.
 
     Raises UnavailableError when even the kill does not end it: it waits inside the kernel.

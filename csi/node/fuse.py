@@ -43,9 +43,21 @@ class FuseMapper:
 
     name = "fuse"
 
-    def __init__(self, run_dir: pathlib.Path, runner: Runner, *, map_seconds: float = 30.0) -> None:
-        """Map below `run_dir`, on a tmpfs of the host; a daemon must serve within `map_seconds`."""
+    def __init__(
+        self,
+        run_dir: pathlib.Path,
+        runner: Runner,
+        *,
+        map_seconds: float = 30.0,
+        term_seconds: float = 10.0,
+    ) -> None:
+        """Map below `run_dir`, on a tmpfs of the host.
+
+        A daemon must serve within `map_seconds`, and end within `term_seconds` of being asked to before it
+        is killed.
+        """
         self._map_seconds = map_seconds
+        self._term_seconds = term_seconds
         self._maps = run_dir.resolve() / "maps"
         self._runner = runner
         self._loops = Loops(runner)
@@ -120,9 +132,9 @@ class FuseMapper:
 
         `kill` one that never served and so has nothing to write.
         """
-        patience = {"term_seconds": 0.0} if kill else {}
+        patience = 0.0 if kill else self._term_seconds
         for daemon in tuple(daemons.processes(folder.is_daemon)):
-            daemons.end(daemon, folder.is_daemon, f"{STORAGE_DAEMON} of {folder.path}", **patience)
+            daemons.end(daemon, folder.is_daemon, f"{STORAGE_DAEMON} of {folder.path}", term_seconds=patience)
         if folder.is_mounted():
             self._unmount(folder)
         folder.remove()
@@ -174,8 +186,10 @@ class FuseMapper:
 
 
 def _refused(what: str, done: Completed) -> OperationError:
-    if "Operation not permitted" in done.words or "Permission denied" in done.words:
+    # The daemon repeats its whole argument before it says what is wrong with it.
+    said = " ".join(done.stderr.rpartition("}: ")[2].split()) or done.words
+    if "Operation not permitted" in said or "Permission denied" in said:
         return DeniedError(f"{what}: the cluster does not permit it; check the user's key and caps")
-    if "No such file or directory" in done.words:
+    if "No such file or directory" in said:
         return PreconditionError(f"{what}: it is not there; look for it with rbd ls and in rbd trash ls")
-    return UnavailableError(f"{what}: {done.words}")
+    return UnavailableError(f"{what}: {said[:400]}")

@@ -12,7 +12,7 @@ from executor.errors import InUseError, UnavailableError
 
 _SECONDS = 30.0
 
-_DETACH_SECONDS = 2.0
+_DETACH_SECONDS = 1.0
 """A look at a fresh block device by the system (udev) may keep it open for this moment."""
 
 _POLL_SECONDS = 0.02

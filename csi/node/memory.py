@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from csi.node.memory_host import Disk, Mapping, MemoryDisks, MemoryHost, MemoryProcess
+from csi.node.memory_host import MemoryDisks, MemoryHost, MemoryProcess
 from csi.node.mount_flags import with_defaults
 from csi.node.ports import Content, Credentials, Detected, Device, FileSystemUsage, MapTarget, Mount
 from executor.errors import InUseError, InvalidError, PreconditionError
@@ -76,7 +76,7 @@ class MemoryMapper:
             mapping = None
         if mapping is None:
             with self._node.effect(f"map {volume}: daemon"):
-                host.mappings[volume] = mapping = Mapping(target)
+                mapping = host.open(volume, target)
         with self._node.effect(f"map {volume}: device"):
             taken = {each.path for each in host.mappings.values()}
             mapping.path = next(path for path in _device_paths() if path not in taken)
@@ -96,6 +96,7 @@ class MemoryMapper:
                     raise InUseError(f"{mapping.path} of volume {volume} is mounted at {', '.join(targets)}")
                 mapping.path = ""
         with self._node.effect(f"unmap {volume}: daemon"):
+            host.close(mapping)
             del host.mappings[volume]
 
     def _found(self, volume: str) -> Device | None:
@@ -122,14 +123,14 @@ class MemoryFileSystems:
     def detect(self, device: str) -> Detected:
         """What is on the image that the device shows."""
         with self._node.look(f"detect {device}"):
-            return self._node.host.disks.get(self._disk(device))
+            return self._node.host.disks.get(self._shown(device))
 
     def make(self, device: str, fs_type: str, options: Sequence[str]) -> None:
         """Write garbage, then a file system; a crash in between leaves the garbage."""
         disks = self._node.host.disks
         with self._node.look(f"detect {device}"):
-            disk = self._disk(device)
-            found = disks.get(disk)
+            target = self._shown(device)
+            found = disks.get(target)
         if found.content is not Content.EMPTY:
             raise PreconditionError(
                 f"{device} carries {found.kind or 'unknown data'} and is not formatted over it"
@@ -137,18 +138,17 @@ class MemoryFileSystems:
         if any(not option.startswith("-") for option in options):
             raise InvalidError(f"mkfs.{fs_type} refuses the options {' '.join(options)}")
         with self._node.effect(f"mkfs {device}: begin"):
-            disks.put(disk, GARBAGE)
+            disks.put(target, GARBAGE)
         with self._node.effect(f"mkfs {device}: end"):
-            disks.put(disk, Detected(Content.FILE_SYSTEM, fs_type))
+            disks.put(target, Detected(Content.FILE_SYSTEM, fs_type))
 
     def erase(self, device: str) -> None:
         """Discard the whole device."""
         with self._node.effect(f"erase {device}"):
-            self._node.host.disks.put(self._disk(device), Detected(Content.EMPTY))
+            self._node.host.disks.put(self._shown(device), Detected(Content.EMPTY))
 
-    def _disk(self, device: str) -> Disk:
-        target = self._node.host.mapping_at(device).target
-        return target.pool_id, target.image_id
+    def _shown(self, device: str) -> MapTarget:
+        return self._node.host.mapping_at(device).target
 
 
 class MemoryMounts:
@@ -181,7 +181,7 @@ class MemoryMounts:
         with self._node.effect(f"mount {target}: folder"):
             host.folders.add(target)
         with self._node.effect(f"mount {target}: mount"):
-            found = host.disks.get((mapping.target.pool_id, mapping.target.image_id))
+            found = host.disks.get(mapping.target)
             if not mapping.daemon_alive or found != Detected(Content.FILE_SYSTEM, fs_type):
                 carried = found.kind or found.content.value
                 raise PreconditionError(f"{device} cannot be mounted as {fs_type}: it carries {carried}")

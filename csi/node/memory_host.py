@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from csi.node.ports import Content, Detected, MapTarget, Mount
 from executor.errors import PreconditionError, UnavailableError
@@ -20,26 +21,42 @@ Disk = tuple[int, str]
 """What tells one image from all others of a cluster: its pool's number and its own id."""
 
 
+class DiskWatcher(Protocol):
+    """Who is told what a host does to the images, so that the images' own memory shows it too."""
+
+    def opened(self, target: MapTarget) -> None:
+        """A mapper has the image open."""
+
+    def closed(self, target: MapTarget) -> None:
+        """The mapper is gone; nothing happens when it never had the image open, or the image is gone."""
+
+    def written(self, target: MapTarget) -> None:
+        """The image holds data."""
+
+    def discarded(self, target: MapTarget) -> None:
+        """The image as a whole holds none any more."""
+
+
 class MemoryDisks:
-    """What is on the images, seen from any host.
+    """What is on the images, seen from any host."""
 
-    `on_write` is told when an image gets its first content (True) or is discarded as a whole (False), so
-    that the images' own memory can say what is allocated.
-    """
-
-    def __init__(self, on_write: Callable[[Disk, bool], None] | None = None) -> None:
+    def __init__(self, watcher: DiskWatcher | None = None) -> None:
+        self.watcher = watcher
         self._contents: dict[Disk, Detected] = {}
-        self._on_write = on_write
 
-    def get(self, disk: Disk) -> Detected:
+    def get(self, target: MapTarget) -> Detected:
         """What a look at the image finds."""
-        return self._contents.get(disk, Detected(Content.EMPTY))
+        return self._contents.get((target.pool_id, target.image_id), Detected(Content.EMPTY))
 
-    def put(self, disk: Disk, found: Detected) -> None:
+    def put(self, target: MapTarget, found: Detected) -> None:
         """Write something onto the image, or discard it (`Content.EMPTY`)."""
-        self._contents[disk] = found
-        if self._on_write is not None:
-            self._on_write(disk, found.content is not Content.EMPTY)
+        self._contents[target.pool_id, target.image_id] = found
+        if self.watcher is None:
+            return
+        if found.content is Content.EMPTY:
+            self.watcher.discarded(target)
+        else:
+            self.watcher.written(target)
 
 
 @dataclass(slots=True)
@@ -71,9 +88,23 @@ class MemoryHost:
     def reboot(self) -> None:
         """Lose mappings and mounts; folders, files and what is on the images stay."""
         with self.lock:
+            for mapping in self.mappings.values():
+                self.close(mapping)
             self.mappings.clear()
             self.mounts.clear()
             self.busy.clear()
+
+    def open(self, volume: str, target: MapTarget) -> Mapping:
+        """Start the mapping of an image, without its device."""
+        if self.disks.watcher is not None:
+            self.disks.watcher.opened(target)
+        mapping = self.mappings[volume] = Mapping(target)
+        return mapping
+
+    def close(self, mapping: Mapping) -> None:
+        """End a mapping's use of its image."""
+        if self.disks.watcher is not None:
+            self.disks.watcher.closed(mapping.target)
 
     def mapping_at(self, path: str) -> Mapping:
         """The mapping that a device path, or a path that its node is bound to, shows.
@@ -105,8 +136,7 @@ class MemoryProcess:
         """One call that changes the host; its body is the effect.  Holds the host's lock."""
         with self.host.lock:
             decision = self._begin(CallKind.WRITE, name)
-            if decision is not Fault.DROP:
-                yield
+            yield
             if decision is Fault.CRASH_AFTER:
                 self._crash(f"after {name}")
             if decision is not Fault.NONE:
@@ -128,6 +158,8 @@ class MemoryProcess:
         decision = self._faults.decide(Call(self._number, kind, name))
         if isinstance(decision, StoreError):
             raise UnavailableError(str(decision))
+        if decision is Fault.DROP and kind is CallKind.WRITE:
+            raise UnavailableError(f"{name} did not answer in time; the call can be repeated")
         if decision is Fault.CRASH_BEFORE:
             self._crash(f"before {name}")
         allowed = {Fault.NONE, Fault.CRASH_AFTER}

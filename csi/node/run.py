@@ -105,7 +105,8 @@ def _end(child: subprocess.Popen[bytes], name: str, timeout: float) -> Unavailab
     _kill_group(child.pid)
     what = f"{name} (process {child.pid}) did not end within {timeout:g} s"
     try:
-        child.communicate(timeout=_KILL_SECONDS)
+        # Not `communicate`: a daemon that put itself into the background may still have the pipes open.
+        child.wait(timeout=_KILL_SECONDS)
     except subprocess.TimeoutExpired:
         state = process_state(child.pid)
         # Not waited for any longer.  It keeps the lock if it had it, so nobody else touches its device until

@@ -60,8 +60,8 @@ def monitor_addresses(monitors: Sequence[str]) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for monitor in monitors:
         inner = monitor.strip()
-        if inner.startswith("[v"):
-            inner = inner.removeprefix("[").removesuffix("]")
+        if inner.startswith("[v") and inner.endswith("]"):
+            inner = inner[1:-1]
         for address in inner.split(","):
             match = _ADDRESS.fullmatch(address.strip())
             if match is None:

@@ -1,4 +1,4 @@
-"""A node for each contract test: in memory, and this very host on a real Ceph (as root, with FUSE and loop)."""
+"""A node for each contract test: in memory, and this very host on a real Ceph (root, FUSE, loop)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class MemoryBench:
 
     def put_garbage(self, device: str) -> None:
         target = self.host.mapping_at(device).target
-        self.host.disks.put((target.pool_id, target.image_id), Detected(Content.OTHER))
+        self.host.disks.put(target, Detected(Content.OTHER))
 
     @contextlib.contextmanager
     def user_of(self, target: str) -> Iterator[str]:
