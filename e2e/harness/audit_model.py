@@ -2,7 +2,7 @@
 
 Both are sets of lines in sections. The directory leads: each `name/` key means one live record and one image
 with exactly its own objects; each `trash/` key one record and one trash entry; a `gone/` key means neither.
-At rest there is no `open/` key, no owner, no open transaction. What a node's record calls staged is mapped, and
+At rest there is no `open/` key, no owner, no open transaction. What a node says is staged is mapped and
 mounted, and its key is kept; nothing else is. How many data objects an image has is its user's affair: they
 are counted as expected when their image is.
 """
