@@ -162,6 +162,12 @@ class MemoryMounts:
         with self._node.look(f"mount table {target}"):
             return self._at(target)
 
+    def exists(self, target: str) -> bool:
+        """Whether a mount, folder or file is at this path."""
+        with self._node.look(f"exists {target}"):
+            host = self._node.host
+            return target in host.folders | host.files or self._at(target) is not None
+
     def of_device(self, path: str) -> tuple[Mount, ...]:
         """Every mount of this device."""
         with self._node.look(f"mount table {path}"):

@@ -43,6 +43,16 @@ class HostMounts:
         """The topmost mount exactly at this path."""
         return mount_table.at(target)
 
+    def exists(self, target: str) -> bool:
+        """Whether anything is at this path, a mount that answers no more included."""
+        try:
+            pathlib.Path(target).lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+        return True
+
     def of_device(self, path: str) -> tuple[Mount, ...]:
         """Every mount of this device and every bind of its node."""
         return mount_table.of_device(path)

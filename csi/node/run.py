@@ -53,15 +53,17 @@ class Runner:
         argv: Sequence[str],
         *,
         timeout: float,
-        input: bytes | None = None,  # noqa: A002 - the name that subprocess uses
+        stdin: bytes | None = None,
         touches_device: bool = False,
     ) -> Completed:
         """Run a command to its end, at most `timeout` seconds; any exit code is returned.
 
+        `stdin` is what it reads there; without it, nothing.
+
         Raises UnavailableError when the command is not installed, or did not end in time (it is killed then).
         """
         inherited = (self._lock_fd,) if touches_device and self._lock_fd is not None else ()
-        return _run(argv, timeout, input, inherited)
+        return _run(argv, timeout, stdin, inherited)
 
     def start_daemon(self, argv: Sequence[str], *, timeout: float, pass_fds: Sequence[int] = ()) -> Completed:
         """Start a program that puts itself into the background once it serves; returns when it has done so.

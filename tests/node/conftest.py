@@ -91,8 +91,8 @@ class HostBench:
         self.credentials = Credentials(secrets["userID"], secrets["userKey"])
         self.restart()
 
-    def restart(self) -> None:
-        self.runner = Runner(None)
+    def restart(self, runner: Runner | None = None) -> None:
+        self.runner = runner or Runner(None)
         self.host_mapper = FuseMapper(self.run_dir, self.runner)
         self.mapper: Mapper = self.host_mapper
         self.file_systems: FileSystems = HostFileSystems(self.runner)
@@ -158,6 +158,7 @@ class HostBench:
 
     def clean(self) -> None:
         """Take away all that the test left, whatever it found."""
+        self.restart()
         above = f"{os.path.realpath(self.root)}/"
         for mount in reversed(mount_table.mount_table()):
             if mount.target.startswith(above) and not mount.fs_type.startswith("fuse"):

@@ -163,6 +163,15 @@ class TestFileSystems:
 
 
 class TestMounts:
+    def test_what_is_at_a_path(self, node: Bench) -> None:
+        device, staging = staged(node)
+        node.mounts.bind(device.path, str(node.kubelet / "block"), read_only=False, is_device=True)
+        assert node.mounts.exists(staging)
+        assert node.mounts.exists(str(node.kubelet / "block"))
+        assert not node.mounts.exists(str(node.kubelet / "nothing"))
+        node.mounts.unmount(staging)
+        assert not node.mounts.exists(staging)
+
     def test_a_path_without_a_mount(self, node: Bench) -> None:
         assert node.mounts.at(str(node.kubelet / "nothing")) is None
         node.mounts.unmount(str(node.kubelet / "nothing"))

@@ -70,7 +70,7 @@ def await_end(pid: int) -> None:
 
 class TestRunner:
     def test_output_and_exit_code_are_returned(self) -> None:
-        done = Runner(None).run(["sh", "-c", "cat; echo bad >&2; exit 3"], timeout=10, input=b"given")
+        done = Runner(None).run(["sh", "-c", "cat; echo bad >&2; exit 3"], timeout=10, stdin=b"given")
         assert (done.stdout, done.stderr, done.code) == ("given", "bad\n", 3)
         assert done.words == "bad"
 
