@@ -85,7 +85,9 @@ class Instance:
         name = names.instance_name(self.id)
         for key in [names.address_key(address) for address in addresses]:
             value = encode({"writer": self.id, "since": self._clock.now()})
-            write = Write((Absent(key),), {key: value, names.SCHEMA_KEY: encode_schema()}, create=Create.IF_ABSENT)
+            write = Write(
+                (Absent(key),), {key: value, names.SCHEMA_KEY: encode_schema()}, create=Create.IF_ABSENT
+            )
             # A condition that fails means that the address stands there already.
             yield from settle(partial(act, "instance.address", partial(store.write, name, write)))
 
@@ -99,7 +101,9 @@ class Instance:
         if names.TAKEN not in keys:
             write = Write((Absent(names.TAKEN),), {names.TAKEN: taken})
             yield from settle(lambda: act("instance.taken", lambda: store.write(name, write)))
-        addresses = [a for a in map(names.parse_address_key, keys) if a is not None and a not in session.addresses]
+        addresses = [
+            a for a in map(names.parse_address_key, keys) if a is not None and a not in session.addresses
+        ]
         if addresses:
             yield from act("instance.fence", lambda: session.fence(addresses))
 

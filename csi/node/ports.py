@@ -164,6 +164,9 @@ class Mounts(Protocol):
         Never follows a symlink at the end.
         """
 
+    def exists(self, target: str) -> bool:
+        """Whether anything is at this path: a mount, a folder, a file or a symlink (which is not followed)."""
+
     def of_device(self, path: str) -> tuple[Mount, ...]:
         """Every mount (bind mounts included) of this block device or its device node."""
 

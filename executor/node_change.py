@@ -1,0 +1,221 @@
+"""What a node does with a volume: stage, publish, and back.
+
+One transaction at a time for each volume on a node.  One that stands open (its plugin was killed, or a step failed)
+is ended first: an equal request goes on with it, the opposite one takes it back, a removal that has begun only goes on.
+What was done is asked of the kernel, not of the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic
+
+from executor import engine
+from executor.context import Context
+from executor.effects import Routine, look
+from executor.errors import NotFoundError, PendingError
+from executor.keys import Running, subject_key
+from executor.model import (
+    Failure,
+    Object,
+    Operation,
+    Policy,
+    S,
+    SubjectState,
+    Transaction,
+    TransactionState,
+    Verdict,
+)
+from executor.node_journal import NodeJournal
+from executor.node_record import Claim, Kept, LocalRecord, NodeMarks
+from executor.record import Record, read
+from omap import names
+from omap.codec import JSON
+from omap.store import ObjectMissingError, Place, Store
+
+
+UNKNOWN_HOME = Place("", "")
+"""For stages that touch only this host."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlace:
+    """This node: its id, its state directory's store, and which boot of the host this is."""
+
+    node: str
+    local: Store
+    boot: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChange(Generic[S]):
+    """A request to a node.
+
+    * `home`: where the volume's record lies; asked only when the node does not know it yet, since it may need the
+      cluster.
+    * `plan`: given the record's data (empty unless `claim`) and the node's own head data, all data of the operation.
+      Raises what refuses the request.
+    * `is_same`: whether a running or recorded request is this one.
+    * `settled`: given the node's head, whether it says that there is nothing to do.  Raises MismatchError when it
+      stands otherwise.  Where it says so, the stages are probed before it is believed.
+    * `after`: the state that its success leaves, "" for the same as before.
+    """
+
+    operation: Operation[S]
+    session: S
+    place: NodePlace
+    uuid: str
+    label: str
+    request: Object
+    home: Callable[[], Place]
+    plan: Callable[[Mapping[str, JSON], Kept], Object]
+    same: Callable[[Mapping[str, JSON]], bool]
+    settled: Callable[[Kept], bool]
+    after: str = ""
+    claim: Claim | None = None
+
+    @property
+    def key(self) -> str:
+        """Admission key."""
+        return subject_key(self.uuid)
+
+    @property
+    def operation_name(self) -> str:
+        """For messages and joining."""
+        return self.operation.name
+
+    def is_same(self, request: Object) -> bool:
+        """Whether a running request is this very one."""
+        return self.same(request)
+
+    def routine(self, context: Context[S], running: Running) -> Routine[Object]:
+        """What the executor drives."""
+        del running
+        return _change(self, context)
+
+
+def _change(change: NodeChange[S], context: Context[S]) -> Routine[Object]:
+    local = LocalRecord(change.place.local, change.uuid)
+    while True:
+        kept = yield from local.read(f"{change.operation.name}.local.read")
+        transaction = kept.open_transaction
+        if transaction is not None:
+            ended = yield from _end(change, context, local, kept, transaction)
+            if ended.operation == change.operation.name and ended.state is TransactionState.DONE:
+                return dict(ended.data)
+            continue
+        if (yield from _is_standing(change, kept)):
+            return dict(kept.data)
+        return dict((yield from _begin(change, context, local, kept)).data)
+
+
+def _is_standing(change: NodeChange[S], kept: Kept) -> Routine[bool]:
+    """Whether the head says that all is done, and the world agrees."""
+    if not change.settled(kept):
+        return False
+    operation = change.operation
+    bound = engine.Bound(operation, change.session, change.uuid, kept.home or UNKNOWN_HOME)
+    imagined = Transaction(
+        operation.name, operation.version, 0, "", change.request, {**kept.data, **change.request}
+    )
+    for stage in operation.stages:
+        finding = yield from look(
+            bound.point(f"{stage.name}.probe"), partial(stage.probe, bound.work(imagined))
+        )
+        if finding.verdict is not Verdict.DONE:
+            return False
+    return True
+
+
+def _begin(
+    change: NodeChange[S], context: Context[S], local: LocalRecord, kept: Kept
+) -> Routine[Transaction]:
+    operation = change.operation
+    home, seq = kept.home, kept.next_seq
+    recorded: Mapping[str, JSON] = {}
+    if change.claim is not None:
+        home = yield from look(f"{operation.name}.home", change.home)
+        record = yield from _live(change, home)
+        recorded = record.head_data
+        # What the cluster was told of earlier stays in the history, also when nothing is kept here any more.
+        told = [
+            parsed[1]
+            for key in record.keys
+            if (parsed := names.parse_node_tx_key(key)) is not None and parsed[0] == change.place.node
+        ]
+        seq = max(seq, *(number + 1 for number in told)) if told else seq
+    transaction = Transaction(
+        operation=operation.name,
+        version=operation.version,
+        seq=seq,
+        holder=context.instance.id,
+        request=change.request,
+        data={**change.plan(recorded, kept), "boot": change.place.boot},
+        begun=context.clock.now(),
+        after=change.after,
+    )
+    bound = engine.Bound(operation, change.session, change.uuid, home or UNKNOWN_HOME)
+    begun = yield from engine.intend(bound, transaction)
+    journal = _journal(change, context, local, kept, operation, home)
+    yield from journal.begin(begun.transaction, home, begun.facts)
+    return (yield from engine.run(bound, journal, begun))
+
+
+def _live(change: NodeChange[S], home: Place) -> Routine[Record]:
+    store = change.session.store(home)
+    try:
+        record = yield from read(store, names.record_name(change.uuid), f"{change.operation.name}.read")
+    except ObjectMissingError:
+        msg = f"volume {change.label} is not there: {home} has no record of it"
+        raise NotFoundError(msg) from None
+    if record.state in (SubjectState.TRASHED, SubjectState.PURGING):
+        msg = f"volume {change.label} ({record.request_name}) was deleted"
+        raise NotFoundError(msg)
+    if record.state is not SubjectState.LIVE:
+        msg = f"volume {change.label} ({record.request_name}) is {record.state.value}; retry later"
+        raise PendingError(msg)
+    return record
+
+
+def _end(
+    change: NodeChange[S], context: Context[S], local: LocalRecord, kept: Kept, transaction: Transaction
+) -> Routine[Transaction]:
+    """End what stands open on this node."""
+    operation = context.operation(transaction.operation, transaction.version)
+    is_same_kind = operation.name == change.operation.name
+    taken = transaction.held_by(context.instance.id, None)
+    if operation.policy is Policy.REVERT and taken.state is TransactionState.OPEN:
+        if not is_same_kind:
+            taken = taken.undoing(
+                Failure("CancelledError", f"{change.operation.name} came before it was finished")
+            )
+        elif not change.same(transaction.request):
+            msg = (
+                f"an earlier {operation.name} of {change.label} that differs from this one is at "
+                f"{transaction.current_stage}; unstage or unpublish it first"
+            )
+            raise PendingError(msg)
+    bound = engine.Bound(operation, change.session, change.uuid, kept.home or UNKNOWN_HOME)
+    journal = _journal(change, context, local, kept, operation, kept.home)
+    if is_same_kind and change.claim is not None and taken.state is TransactionState.OPEN:
+        # The plugin may have died between its local note and the cluster's: to begin again changes nothing twice.
+        yield from journal.begin(taken, kept.home, ())
+    return (yield from engine.run(bound, journal, engine.Begun(taken)))
+
+
+def _journal(
+    change: NodeChange[S],
+    context: Context[S],
+    local: LocalRecord,
+    kept: Kept,
+    operation: Operation[S],
+    home: Place | None,
+) -> NodeJournal:
+    def marks() -> NodeMarks:
+        place = home or change.home()
+        return NodeMarks(change.session.store(place), change.uuid, change.place.node, context.instance.id)
+
+    claim = change.claim if operation.name == change.operation.name else None
+    return NodeJournal(operation, local, marks, context.clock, kept, claim)
