@@ -30,6 +30,11 @@ class AccessMode(enum.StrEnum):
     MULTI_NODE_MULTI_WRITER = "MULTI_NODE_MULTI_WRITER"
 
     @property
+    def is_single_writer(self) -> bool:
+        """Whether one node alone may write."""
+        return self is AccessMode.SINGLE_NODE_WRITER
+
+    @property
     def is_read_only(self) -> bool:
         """Whether nobody may write."""
         return self in {AccessMode.SINGLE_NODE_READER_ONLY, AccessMode.MULTI_NODE_READER_ONLY}

@@ -38,6 +38,7 @@ class Instance:
         self._fenced: set[Place] = set()
         self._dead = _noted(local)
         self._dead.pop(instance, None)
+        self._forget_idle()
         self._note()
 
     @property
@@ -119,6 +120,14 @@ class Instance:
             "instance.beat", lambda: store.write(name, Write((condition,), {names.BEAT: after}))
         )
         return answer
+
+    def _forget_idle(self) -> None:
+        """A predecessor that entered no place left nothing that could land late."""
+        idle = [dead for dead, places in self._dead.items() if not places]
+        for dead in idle:
+            del self._dead[dead]
+        if idle:
+            self._local.write(_LOCAL, Write(removes=tuple(f"instance/{dead}" for dead in idle)))
 
     def _note(self, place: Place | None = None) -> None:
         with self._lock:

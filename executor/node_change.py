@@ -60,6 +60,8 @@ class NodeChange(Generic[S]):
     * `is_same`: whether a running or recorded request is this one.
     * `settled`: given the node's head, whether it says that there is nothing to do.  Raises MismatchError when it
       stands otherwise.  Where it says so, the stages are probed before it is believed.
+    * `turns_back`: operations which, standing open, are taken back by this one (its own name: a request that
+      differs).
     * `after`: the state that its success leaves, "" for the same as before.
     """
 
@@ -73,6 +75,7 @@ class NodeChange(Generic[S]):
     plan: Callable[[Mapping[str, JSON], Kept], Object]
     same: Callable[[Mapping[str, JSON]], bool]
     settled: Callable[[Kept], bool]
+    turns_back: frozenset[str] = frozenset()
     after: str = ""
     claim: Claim | None = None
 
@@ -152,7 +155,7 @@ def _begin(
         seq=seq,
         holder=context.instance.id,
         request=change.request,
-        data={**change.plan(recorded, kept), "boot": change.place.boot},
+        data={**change.plan(recorded, kept), "node": change.place.node, "boot": change.place.boot},
         begun=context.clock.now(),
         after=change.after,
     )
@@ -185,18 +188,18 @@ def _end(
     """End what stands open on this node."""
     operation = context.operation(transaction.operation, transaction.version)
     is_same_kind = operation.name == change.operation.name
+    is_same = is_same_kind and change.same(transaction.request)
     taken = transaction.held_by(context.instance.id, None)
-    if operation.policy is Policy.REVERT and taken.state is TransactionState.OPEN:
-        if not is_same_kind:
-            taken = taken.undoing(
-                Failure("CancelledError", f"{change.operation.name} came before it was finished")
-            )
-        elif not change.same(transaction.request):
+    if operation.policy is Policy.REVERT and taken.state is TransactionState.OPEN and not is_same:
+        if operation.name not in change.turns_back:
             msg = (
-                f"an earlier {operation.name} of {change.label} that differs from this one is at "
-                f"{transaction.current_stage}; unstage or unpublish it first"
+                f"{operation.name} of {change.label} is not finished (it is at {transaction.current_stage}), "
+                f"so no {'other' if is_same_kind else change.operation.name} can begin; repeat it, or take it "
+                "back first"
             )
             raise PendingError(msg)
+        why = f"{change.operation.name} came before it was finished"
+        taken = taken.undoing(Failure("CancelledError", why))
     bound = engine.Bound(operation, change.session, change.uuid, kept.home or UNKNOWN_HOME)
     journal = _journal(change, context, local, kept, operation, kept.home)
     if is_same_kind and change.claim is not None and taken.state is TransactionState.OPEN:

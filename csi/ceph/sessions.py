@@ -116,8 +116,14 @@ class CephSessions:
         self._lock = threading.Lock()
         self._attempts: dict[tuple[ClusterConfig, str, bytes], _Attempt] = {}
 
-    def open(self, config: ClusterConfig, credentials: Credentials) -> CephSession:
-        """The session of an identity.  Raises what `Connection` raises."""
+    def open(
+        self, config: ClusterConfig, credentials: Credentials, timeout: float = _WAIT_SECONDS
+    ) -> CephSession:
+        """The session of an identity.
+
+        Raises what `Connection` raises, and UnavailableError once `timeout` seconds are over; the connecting
+        goes on then, for the next call.
+        """
         key = (config, credentials.user, hashlib.sha256(credentials.key.encode()).digest())
         with self._lock:
             attempt = self._attempts.get(key)
@@ -127,9 +133,11 @@ class CephSessions:
             if attempt is None or mine:
                 attempt = self._attempts[key] = _Attempt()
         if mine:
-            self._connect(attempt, config, credentials)
+            threading.Thread(
+                target=self._connect, args=(attempt, config, credentials), name="connect", daemon=True
+            ).start()
         try:
-            return attempt.session.result(_WAIT_SECONDS)
+            return attempt.session.result(max(0.0, timeout))
         except TimeoutError as error:
             raise UnavailableError(
                 f"cluster {config.cluster_id}: still connecting; it is tried again"
@@ -152,8 +160,9 @@ class CephSessions:
         except BaseException as error:
             attempt.failed_at = time.monotonic()
             attempt.session.set_exception(
-                UnavailableError(f"connecting to cluster {config.cluster_id} ended early")
+                UnavailableError(
+                    f"connecting to cluster {config.cluster_id} ended early ({type(error).__name__})"
+                )
             )
-            raise error from None
         else:
             attempt.session.set_result(session)

@@ -81,6 +81,9 @@ class Mapper(Protocol):
         DeniedError or UnauthenticatedError for an identity that is refused.
         """
 
+    def is_clear(self, volume: str) -> bool:
+        """Whether nothing at all of a mapping of the volume is here, not even a half-made one."""
+
     def unmap(self, volume: str) -> None:
         """Take the volume's device away, whole or half-made.
 

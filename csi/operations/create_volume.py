@@ -86,7 +86,9 @@ def difference(recorded: Mapping[str, JSON], asked: Mapping[str, JSON], required
 def created(result: Mapping[str, JSON]) -> CreatedVolume:
     """The volume as its creator is told of it."""
     pool_id = result["pool_id"]
-    handle = VolumeHandle(str(result["cluster"]), pool_id if isinstance(pool_id, int) else 0, str(result["uuid"]))
+    handle = VolumeHandle(
+        str(result["cluster"]), pool_id if isinstance(pool_id, int) else 0, str(result["uuid"])
+    )
     size = result["size_bytes"]
     context = {
         "clusterID": str(result["cluster"]),

@@ -62,6 +62,7 @@ def call(session: NodeSession, command: PublishVolume, place: NodePlace) -> Node
         plan=plan,
         same=lambda running: dict(running) == asked,
         settled=settled,
+        turns_back=frozenset({NAME}),
     )
 
 
@@ -112,9 +113,14 @@ def _is_read_only(work: Work[NodeSession]) -> bool:
 
 
 def _probe(work: Work[NodeSession]) -> Finding:
-    mount = work.session.host.mounts.at(work.text("target_path"))
+    mounts, target = work.session.host.mounts, work.text("target_path")
+    mount = mounts.at(target)
     if mount is None:
         return Finding(Verdict.ABSENT)
+    device = device_of(work)
+    if all(other.target != target for other in mounts.of_device(device.path)):
+        msg = f"{target} carries a mount of {mount.source}, not of {device.path}; unmount that first"
+        raise PreconditionError(msg)
     # A bind is made in two steps, the second of which makes it read-only.
     is_whole = "ro" in mount.options or not _is_read_only(work)
     return Finding(Verdict.DONE if is_whole else Verdict.ABSENT)

@@ -45,10 +45,23 @@ from omap.store import Place
 
 NAME = "stage_volume"
 
-_COPIED = ("cluster", "pool", "namespace", "pool_id", "size_bytes", IMAGE, "access", "mounter", "map_options", "mkfs_options")
+_COPIED = (
+    "cluster",
+    "pool",
+    "namespace",
+    "pool_id",
+    "size_bytes",
+    IMAGE,
+    "access",
+    "mounter",
+    "map_options",
+    "mkfs_options",
+)
 
 
-def call(session: NodeSession, command: StageVolume, place: NodePlace, namespace: str) -> NodeChange[NodeSession]:
+def call(
+    session: NodeSession, command: StageVolume, place: NodePlace, namespace: str
+) -> NodeChange[NodeSession]:
     """The request to the executor."""
     handle = command.handle
     asked: Object = {
@@ -81,6 +94,7 @@ def call(session: NodeSession, command: StageVolume, place: NodePlace, namespace
         plan=plan,
         same=lambda running: not difference(running, asked),
         settled=settled,
+        turns_back=frozenset({"publish_volume"}),
         after=STAGED,
         claim=Claim(takes_writer=command.capability.mode.is_single_writer),
     )
@@ -172,7 +186,9 @@ def _prepare_map(work: Work[NodeSession]) -> Intention:
     home = work.home
     found = work.session.ceph.images(home).probe(work.text(IMAGE))
     if found.condition is not ImageCondition.WHOLE:
-        msg = f"image {work.text(IMAGE)} in {home} is {found.condition.value}: the volume has no data to stage"
+        msg = (
+            f"image {work.text(IMAGE)} in {home} is {found.condition.value}: the volume has no data to stage"
+        )
         raise NotFoundError(msg)
     is_single = work.data.get("mode") == "SINGLE_NODE_WRITER"
     if is_single and found.watchers and mapper_of(work).find(work.uuid) is None:
@@ -323,7 +339,9 @@ def _erase(work: Work[NodeSession]) -> None:
     intent = work.data.get("format")
     recorded = _read_format(work)
     if not isinstance(intent, dict) or recorded != encode(intent):
-        msg = f"the record of volume {work.uuid} holds no intent of this stage to format it: nothing is erased"
+        msg = (
+            f"the record of volume {work.uuid} holds no intent of this stage to format it: nothing is erased"
+        )
         raise PreconditionError(msg)
     work.session.host.file_systems.erase(device_of(work).path)
 
@@ -353,7 +371,9 @@ def _mount(work: Work[NodeSession]) -> Done:
     flags = [*sorted(_flags(work.data))]
     if _is_read_only(work) and "ro" not in flags:
         flags.append("ro")
-    work.session.host.mounts.mount(device_of(work).path, work.text("staging_path"), work.text("fs_type"), flags)
+    work.session.host.mounts.mount(
+        device_of(work).path, work.text("staging_path"), work.text("fs_type"), flags
+    )
     return Done()
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from csi.commands import UnstageVolume
 from csi.node.session import NodeSession
+from csi.operations.publish_volume import PUBLISHED, published_in
 from executor.errors import InUseError, PreconditionError
 from executor.model import Done, Finding, Object, Operation, Policy, Stage, Verdict, Work
 from executor.node_change import UNKNOWN_HOME, NodeChange, NodePlace
@@ -26,15 +27,17 @@ def call(session: NodeSession, command: UnstageVolume, place: NodePlace) -> Node
     asked: Object = {"staging_path": command.staging_path}
 
     def plan(_recorded: object, kept: Kept) -> Object:
-        published = kept.data.get("published")
-        if isinstance(published, dict) and published:
-            msg = f"volume {command.volume_id} is still published at {', '.join(sorted(published))}; unpublish it first"
+        # What the kernel no longer has (the host was restarted) needs no unpublish.
+        published = [path for path in published_in(kept) if session.host.mounts.at(path) is not None]
+        if published:
+            where = ", ".join(sorted(published))
+            msg = f"volume {command.volume_id} is still published at {where}; unpublish it first"
             raise InUseError(msg)
         recorded = kept.data.get("staging_path")
         if kept.state == STAGED and recorded != command.staging_path:
             msg = f"volume {command.volume_id} is staged at {recorded}, not at {command.staging_path}"
             raise PreconditionError(msg)
-        return dict(asked)
+        return {**asked, PUBLISHED: {}}
 
     return NodeChange(
         operation=OPERATION,
@@ -47,6 +50,7 @@ def call(session: NodeSession, command: UnstageVolume, place: NodePlace) -> Node
         plan=plan,
         same=lambda running: running.get("staging_path") == command.staging_path,
         settled=lambda kept: kept.state != STAGED,
+        turns_back=frozenset({"stage_volume", "publish_volume"}),
         after=UNSTAGED,
     )
 
@@ -68,9 +72,8 @@ def _unmap(work: Work[NodeSession]) -> Done:
 
 
 def _probe_unmap(work: Work[NodeSession]) -> Finding:
-    """A mapper tells a half-made map as none: so only a stage that never began counts as done by this."""
-    is_mapped = any(mapper.find(work.uuid) for mapper in work.session.host.mappers.values())
-    return Finding(Verdict.ABSENT if is_mapped or "boot" in work.data else Verdict.DONE)
+    is_clear = all(mapper.is_clear(work.uuid) for mapper in work.session.host.mappers.values())
+    return Finding(Verdict.DONE if is_clear else Verdict.ABSENT)
 
 
 OPERATION: Operation[NodeSession] = Operation(
