@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import pathlib
-import signal
 from collections.abc import Iterator
-from types import FrameType
 
 import pytest
 
 from e2e.harness.ceph import MicroCeph
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+from e2e.harness.interrupts import interrupts_clean_up
 
 
 @pytest.fixture(scope="session")
@@ -23,10 +18,9 @@ def ceph(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MicroCeph]:
     Tests must not assume that pools are empty, only that their own names are theirs.
     """
     cluster = MicroCeph(pathlib.Path(tmp_path_factory.mktemp("ceph")) / "cluster")
-    before = signal.signal(signal.SIGTERM, _interrupt)  # an ended run must not leave daemons behind
-    try:
-        cluster.start()
-        yield cluster
-    finally:
-        cluster.destroy()
-        signal.signal(signal.SIGTERM, before)
+    with interrupts_clean_up():
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.destroy()

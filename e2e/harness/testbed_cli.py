@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import pathlib
-import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType
 
 import rados
 
 from e2e.harness import teardown
 from e2e.harness.ceph import CephError
+from e2e.harness.interrupts import interrupts_clean_up
 from e2e.harness.testbed import Layout, Testbed, TestbedError
 
 
@@ -39,7 +38,6 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str]) -> int:
     """Run one command; returns the exit status."""
-    signal.signal(signal.SIGTERM, _interrupt)
     own, serve_flags = _split(argv)
     arguments = _parser().parse_args(own)
     testbed = Testbed(arguments.dir)
@@ -64,17 +62,13 @@ def main(argv: Sequence[str]) -> int:
 def up(testbed: Testbed, layout: Layout) -> None:
     """Start everything, or, when that fails or is interrupted, leave nothing."""
     existed = (testbed.folder / "testbed.json").exists()
-    try:
-        testbed.up(layout)
-    except BaseException:
-        if not existed:
-            teardown.down(testbed)
-        raise
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    """Let an interrupted `up` clean up after itself."""
-    raise KeyboardInterrupt
+    with interrupts_clean_up():
+        try:
+            testbed.up(layout)
+        except BaseException:
+            if not existed:
+                teardown.down(testbed)
+            raise
 
 
 def _split(argv: Sequence[str]) -> tuple[Sequence[str], tuple[str, ...]]:

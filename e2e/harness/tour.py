@@ -9,22 +9,19 @@ import contextlib
 import hashlib
 import os
 import pathlib
-import shutil
-import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
-from types import FrameType
 
 import grpc
 import rados
 import rbd
 
-from e2e.harness import audit, teardown
+from e2e.harness import audit
 from e2e.harness.ceph import CephError
 from e2e.harness.client import code_of, details_of, retried
+from e2e.harness.temporary import folder_for
 from e2e.harness.testbed import ROOT, Testbed, TestbedError
 from e2e.harness.volumes import Claim
 from proto import csi_pb2
@@ -211,41 +208,22 @@ def _checksum(file: pathlib.Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
 def main() -> int:
     """Take the tour in a temporary folder; returns the exit status."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
-    testbed = Testbed(tempfile.mkdtemp(prefix="waymark-try-"))
-    tour = Tour(testbed)
     try:
-        tour.run()
-        tour.finish()
+        with folder_for("try") as testbed:
+            tour = Tour(testbed)
+            tour.run()
+            tour.finish()
     except (TourError, TestbedError, CephError, rados.Error, OSError) as error:
         print(f"\ne2e/try: {error}", file=sys.stderr)
-        return _failed(testbed)
     except grpc.RpcError as error:
         print(f"\ne2e/try: {code_of(error).name}: {details_of(error)}", file=sys.stderr)
-        return _failed(testbed)
     except KeyboardInterrupt:
-        print("\ne2e/try: interrupted", file=sys.stderr)
+        print("\ne2e/try: interrupted, everything was taken down", file=sys.stderr)
         return 130
-    finally:
-        # A second Ctrl-C must not leave a mounted volume behind.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        print("Cleaning up ...", flush=True)
-        teardown.down(testbed)
-        shutil.rmtree(testbed.folder, ignore_errors=True)
-    return 0
-
-
-def _failed(testbed: Testbed) -> int:
-    """Show what the plugins logged last, since their logs are about to be removed."""
-    for log in sorted((testbed.folder / "log").glob("*.log")):
-        print(f"\nthe end of {log.name}:\n{testbed.log_tail(log.stem)}", file=sys.stderr)
+    else:
+        return 0
     return 1
 
 

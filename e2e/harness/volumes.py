@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from e2e.harness.testbed import Testbed
 from proto import csi_pb2
@@ -36,7 +36,7 @@ class Claim:
     testbed: Testbed
     name: str
     size_bytes: int = GIB
-    capability: csi_pb2.VolumeCapability = filesystem()  # noqa: RUF009  never changed
+    capability: csi_pb2.VolumeCapability = field(default_factory=filesystem)
 
     @property
     def is_block(self) -> bool:
