@@ -1,4 +1,4 @@
-"""A test bed for the length of one `with`, in a temporary folder; nothing of it is left however that ends."""
+"""A test bed for the length of one `with`, in a temporary folder; nothing of it is left, whatever happens."""
 
 from __future__ import annotations
 
