@@ -63,9 +63,8 @@ def take(testbed: Testbed, handles: Iterable[str] | None = None) -> Audit:
     staged = audit_model.staged(contents, NODE_ID)
     found["devices"] = set(host_contents.devices(testbed.folder))
     expected["devices"] = audit_model.expected_devices(contents, NODE_ID)
-    mounts = set(host_contents.mounts(testbed.folder))
-    found["mounts"] = {f"{volume} at {path}" for volume, path in mounts}
-    expected["mounts"] = {f"{volume} at {path}" for volume, path in mounts if volume in staged}
+    found["mounts"] = _mount_lines(host_contents.mounts(testbed.folder))
+    expected["mounts"] = _mount_lines(audit_model.expected_mounts(contents, NODE_ID))
     found["stage keys"] = set(host_contents.stage_keys(testbed.folder))
     expected["stage keys"] = staged
     return Audit(expected, found)
@@ -79,6 +78,10 @@ def settled(testbed: Testbed, handles: Sequence[str] | None = None, seconds: flo
         if audit.is_equal or time.monotonic() > deadline:
             return audit
         time.sleep(0.2)
+
+
+def _mount_lines(mounts: Iterable[tuple[str, str]]) -> set[str]:
+    return {f"{volume} at {path}" for volume, path in mounts}
 
 
 def _less(facts: Facts, others: Facts) -> Facts:

@@ -145,6 +145,20 @@ def expected_devices(contents: Contents, node: str) -> set[str]:
     return {f"{uuid}: {part}" for uuid in staged(contents, node) for part in _DEVICE_PARTS}
 
 
+def expected_mounts(contents: Contents, node: str) -> set[tuple[str, str]]:
+    """Volume and path of each mount that a node's records tell of: staging path (unless raw) and targets."""
+    mounts: set[tuple[str, str]] = set()
+    for uuid, volume in volumes(contents).items():
+        data = volume.staged_on().get(node, {}).get("data")
+        if isinstance(data, dict):
+            paths = [
+                *data.get("published", {}),
+                *([] if data.get("access") == "block" else [data["staging_path"]]),
+            ]
+            mounts.update((uuid, str(path)) for path in paths)
+    return mounts
+
+
 def staged(contents: Contents, node: str) -> set[str]:
     """Uuids of the volumes that a node has staged."""
     return {uuid for uuid, volume in volumes(contents).items() if node in volume.staged_on()}

@@ -29,13 +29,13 @@ def devices(folder: pathlib.Path) -> Iterator[str]:
 
 
 def mounts(folder: pathlib.Path) -> Iterator[tuple[str, str]]:
-    """Yield volume and path, below the folder, of every mount of a volume or of its device node."""
+    """Yield volume and path of every mount of a volume or of its device node."""
     volumes = {loop: backing.parent.name for loop, backing in kernel.loops_under(folder).items()}
     for mount in kernel.mounts_under(folder):
         if mount.fs_type.startswith("fuse"):
             continue
         device = mount.source if mount.source in volumes else f"/dev{mount.root}"
-        yield volumes.get(device, f"{mount.fs_type} {mount.source}"), str(mount.target.relative_to(folder))
+        yield volumes.get(device, f"{mount.fs_type} {mount.source}"), str(mount.target)
 
 
 def stage_keys(folder: pathlib.Path) -> Iterator[str]:

@@ -24,7 +24,8 @@ class Mapped:
 
 def map_and_mount(bed: Testbed, uuid: str) -> Mapped:
     with bed.ceph.connect() as cluster, cluster.open_ioctx("rbd") as ioctx:
-        rbd.RBD().create(ioctx, uuid, 1 << 30, old_format=False)
+        if uuid not in rbd.RBD().list(ioctx):
+            rbd.RBD().create(ioctx, uuid, 1 << 30, old_format=False)
     folder = bed.folder / "run" / "maps" / uuid
     folder.mkdir(parents=True)
     export, pid = folder / "export", folder / "pid"

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 import rados
 import rbd
 
 from e2e.harness import audit
-from e2e.harness.testbed import Testbed
+from e2e.harness.testbed import NODE_ID, Testbed
 from omap import names
 from tests.e2e.mapped import map_and_mount
 
@@ -126,3 +128,28 @@ def test_a_device_and_a_mount_that_no_record_tells_of_are_found(bed: Testbed) ->
 
     assert {"stray: storage daemon", "stray: loop device", "stray: export"} <= found["devices"]
     assert len(found["mounts"]) == 2
+
+
+def test_what_a_node_says_it_has_staged_is_expected(bed: Testbed) -> None:
+    make_volume(bed)
+    mapped = map_and_mount(bed, UUID)
+    keys = bed.folder / "run" / "keys"
+    keys.mkdir()
+    (keys / UUID).write_text("{}")
+    head = {
+        "state": "staged",
+        "data": {
+            "access": "mount",
+            "staging_path": str(mapped.staged),
+            "published": {str(mapped.published): {}},
+        },
+    }
+    record = names.record_name(UUID)
+    put(bed, "rbd", record, {names.node_head_key(NODE_ID): json.dumps(head).encode()})
+
+    assert audit.take(bed).is_equal
+
+    head["data"] = {"access": "mount", "staging_path": str(mapped.staged)}
+    put(bed, "rbd", record, {names.node_head_key(NODE_ID): json.dumps(head).encode()})
+
+    assert unexpected(bed) == {"mounts": {f"{UUID} at {mapped.published}"}}
