@@ -1,7 +1,9 @@
 """The contract of an image backend: RBD images of one place, as the operations need them.
 
-Truth about an image is what `probe` finds in the cluster, never the return code of an earlier call: a process killed
-inside librbd leaves an image half-made, and "not found" from a removing call proves nothing (a full pool answers so).
+Truth about an image is what `probe` finds in the cluster, never the return code of an earlier call: a
+process killed
+inside librbd leaves an image half-made, and "not found" from a removing call proves nothing (a full pool
+answers so).
 `csi.ceph.images` (librbd) and `csi.memory_images` fulfil the same contract suite.
 """
 
@@ -40,7 +42,7 @@ class ImageSpec:
 
 @dataclass(frozen=True, slots=True)
 class ImageProbe:
-    """What a probe found.  `image_id`, `size_bytes`, `features`, `data_pool` and `watchers` are told of a whole image only.
+    """What a probe found; all but the condition is told of a whole image only.
 
     `watchers` are the client addresses that have the image open, this session's own apart.
     """
@@ -55,16 +57,18 @@ class ImageProbe:
 
 @dataclass(frozen=True, slots=True)
 class TrashEntry:
-    """An image in the trash."""
+    """An image in the trash; `is_moving` while a move there (or back) is not over."""
 
     image_id: str
     name: str
+    is_moving: bool = False
 
 
 class ImageBackend(Protocol):
     """The images of one place.  Safe for use by many threads at once.
 
-    Every method may raise UnavailableError (cluster away), DeniedError, ExhaustedError (pool full or quota used up)
+    Every method may raise UnavailableError (cluster away), DeniedError, ExhaustedError (pool full or quota
+    used up)
     and PreconditionError/NotFoundError for a place that does not exist; beyond these only what it names.
     """
 
@@ -88,7 +92,8 @@ class ImageBackend(Protocol):
     def repair(self, name: str) -> None:
         """Clear a half-made image away and verify that nothing of it is left.
 
-        The order keeps the remains reachable by name until the last step, so that it can be interrupted anywhere.
+        The order keeps the remains reachable by name until the last step, so that it can be interrupted
+        anywhere.
         Raises PreconditionError for a whole image: that is never cleared away by this.
         """
 
@@ -98,7 +103,8 @@ class ImageBackend(Protocol):
     def trash(self, name: str, image_id: str, retention_seconds: float) -> None:
         """Move the image with this id from its name to the trash, or finish such a move.
 
-        Idempotent: already in the trash is success; an image of another id under the name is left alone.  Raises
+        Idempotent: already in the trash is success; an image of another id under the name is left alone.
+        Raises
         InUseError naming the clients that have it open.
         """
 
@@ -106,7 +112,10 @@ class ImageBackend(Protocol):
         """All entries of the place's trash."""
 
     def purge(self, image_id: str) -> None:
-        """Remove an image from the trash with all its objects, or finish such a removal; verify; absent is success."""
+        """Remove an image from the trash with all its objects, or finish such a removal, and verify it.
+
+        Absent is success.
+        """
 
     def is_allocated(self, name: str) -> bool:
         """Whether any data object of the image exists."""

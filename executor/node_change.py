@@ -1,7 +1,9 @@
 """What a node does with a volume: stage, publish, and back.
 
-One transaction at a time for each volume on a node.  One that stands open (its plugin was killed, or a step failed)
-is ended first: an equal request goes on with it, the opposite one takes it back, a removal that has begun only goes on.
+One transaction at a time for each volume on a node.  One that stands open (its plugin was killed, or a step
+failed)
+is ended first: an equal request goes on with it, the opposite one takes it back, a removal that has begun
+only goes on.
 What was done is asked of the kernel, not of the record.
 """
 
@@ -35,7 +37,6 @@ from omap import names
 from omap.codec import JSON
 from omap.store import ObjectMissingError, Place, Store
 
-
 UNKNOWN_HOME = Place("", "")
 """For stages that touch only this host."""
 
@@ -53,12 +54,15 @@ class NodePlace:
 class NodeChange(Generic[S]):
     """A request to a node.
 
-    * `home`: where the volume's record lies; asked only when the node does not know it yet, since it may need the
+    * `home`: where the volume's record lies; asked only when the node does not know it yet, since it may
+      need the
       cluster.
-    * `plan`: given the record's data (empty unless `claim`) and the node's own head data, all data of the operation.
+    * `plan`: given the record's data (empty unless `claim`) and the node's own head data, all data of the
+      operation.
       Raises what refuses the request.
     * `is_same`: whether a running or recorded request is this one.
-    * `settled`: given the node's head, whether it says that there is nothing to do.  Raises MismatchError when it
+    * `settled`: given the node's head, whether it says that there is nothing to do.  Raises MismatchError
+      when it
       stands otherwise.  Where it says so, the stages are probed before it is believed.
     * `turns_back`: operations which, standing open, are taken back by this one (its own name: a request that
       differs).
@@ -194,7 +198,8 @@ def _end(
         if operation.name not in change.turns_back:
             msg = (
                 f"{operation.name} of {change.label} is not finished (it is at {transaction.current_stage}), "
-                f"so no {'other' if is_same_kind else change.operation.name} can begin; repeat it, or take it "
+                f"so no {'other' if is_same_kind else change.operation.name} can begin; repeat it, or take "
+                "it "
                 "back first"
             )
             raise PendingError(msg)
@@ -203,7 +208,8 @@ def _end(
     bound = engine.Bound(operation, change.session, change.uuid, kept.home or UNKNOWN_HOME)
     journal = _journal(change, context, local, kept, operation, kept.home)
     if is_same_kind and change.claim is not None and taken.state is TransactionState.OPEN:
-        # The plugin may have died between its local note and the cluster's: to begin again changes nothing twice.
+        # The plugin may have died between its local note and the cluster's: to begin again changes nothing
+        # twice.
         yield from journal.begin(taken, kept.home, ())
     return (yield from engine.run(bound, journal, engine.Begun(taken)))
 

@@ -1,7 +1,9 @@
 """The node's journal: each step locally first; the cluster is told when it must know.
 
-A stage tells the cluster before its first effect (so that the volume cannot be deleted under it), with every fact that
-others depend on (a file system is being made, was made), and before its answer.  Everything else is spooled locally
+A stage tells the cluster before its first effect (so that the volume cannot be deleted under it), with every
+fact that
+others depend on (a file system is being made, was made), and before its answer.  Everything else is spooled
+locally
 and told right after: an unstage or unpublish must work while the cluster is away.
 """
 
@@ -29,7 +31,10 @@ class NodeJournal:
         kept: Kept,
         claim: Claim | None,
     ) -> None:
-        """`claim` is a stage's; without one nothing waits for the cluster.  `marks` may have to connect first."""
+        """`claim` is a stage's; without one nothing waits for the cluster.
+
+        `marks` may have to connect first.
+        """
         self._operation = operation
         self._local = local
         self._marks = marks
@@ -38,7 +43,7 @@ class NodeJournal:
         self._claim = claim
 
     def begin(self, transaction: Transaction, home: Place | None, facts: Sequence[Fact]) -> Routine[None]:
-        """Make the intent durable: locally, so that this node resumes it; then in the cluster, if others must know."""
+        """Make the intent durable: locally, to be resumed; then in the cluster, if others must know."""
         yield from self._local.write(self._point("local.begin"), transaction, home=home)
         if self._claim is not None:
             marks = self._marks()

@@ -36,7 +36,9 @@ def holders(keys: Mapping[str, bytes]) -> tuple[Holder, ...]:
         elif rest.startswith("tx/"):
             transaction = Transaction.from_json(decode_object(value, key))
             if transaction.state.is_open:
-                found[node] = Holder(node, f"{transaction.operation} at {transaction.current_stage}", is_busy=True)
+                found[node] = Holder(
+                    node, f"{transaction.operation} at {transaction.current_stage}", is_busy=True
+                )
     return tuple(found.values())
 
 

@@ -1,11 +1,15 @@
 """What a node knows of a volume: kept locally, told to the cluster.
 
-**Local**, in the state directory (a store of files), one object a volume: the truth for resuming on this node, and the
-index of what is open here.  Keys: `waymark/head`, `waymark/tx/<seq>`, `home` (the record's place), and `spool/<seq>`
+**Local**, in the state directory (a store of files), one object a volume: the truth for resuming on this
+node, and the
+index of what is open here.  Keys: `waymark/head`, `waymark/tx/<seq>`, `home` (the record's place), and
+`spool/<seq>`
 for each transaction that the cluster has not been told of.
 
-**In the cluster**, in the volume's record: the same head and transactions under `waymark/node/<node>/`, for the
-controller (a volume in use is not deleted) and for the history.  Node writes compare and raise only the node's own
+**In the cluster**, in the volume's record: the same head and transactions under `waymark/node/<node>/`, for
+the
+controller (a volume in use is not deleted) and for the history.  Node writes compare and raise only the
+node's own
 `rev`, and the very keys they depend on.
 """
 
@@ -137,7 +141,7 @@ def writer_name(value: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What the write that begins a stage depends on: the volume is live, and no other node alone writes to it.
+    """What the write that begins a stage depends on: a live volume, and no other node that alone writes.
 
     `takes_writer`: this node alone may write from now on.
     """
@@ -208,7 +212,8 @@ class NodeMarks:
             holder = seen.get(names.WRITER, NO_WRITER)
             if holder not in (NO_WRITER, writer_value(self._node)):
                 msg = (
-                    f"volume {self._name} is in use on node {writer_name(holder)}, which alone may write to it; "
+                    f"volume {self._name} is in use on node {writer_name(holder)}, which alone may write to "
+                    "it; "
                     "unstage it there first"
                 )
                 raise InUseError(msg)

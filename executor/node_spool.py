@@ -1,7 +1,9 @@
 """Telling the cluster what a node did while nothing waited for it.
 
-The telling holds no key, so that an unreachable cluster stops no work on the node.  Instead the order protects it:
-the node's `rev` in the cluster is read first, then what is kept locally, and the write is conditional on that `rev`.
+The telling holds no key, so that an unreachable cluster stops no work on the node.  Instead the order
+protects it:
+the node's `rev` in the cluster is read first, then what is kept locally, and the write is conditional on
+that `rev`.
 Whatever the node tells meanwhile moves the `rev`, so an older head never overwrites a newer one.
 """
 
@@ -64,7 +66,10 @@ def tell(store: Store, local: Store, uuid: str, node: str, plugin: str) -> Routi
 
 
 def forget(local: Store, uuid: str) -> Routine[bool]:
-    """Drop what is kept of a volume that is not on this node any more and of which the cluster knows; whether it went."""
+    """Drop what is kept of a volume that is not on this node any more, once the cluster knows all.
+
+    Returns whether it went.
+    """
     name = names.record_name(uuid)
     keys = yield from look("spool.local.read", lambda: local.read(name))
     kept = parse_kept(keys)

@@ -113,6 +113,10 @@ class FuseMapper:
             )
         return Device(device, target.volume, target.pool_id, target.image_id, target.read_only)
 
+    def is_clear(self, volume: str) -> bool:
+        """Whether no folder of the volume is here: it is made before all else and removed last."""
+        return not self._folder(volume).path.exists()
+
     def unmap(self, volume: str) -> None:
         """Take away loop device, daemon and export, in this order, then the folder."""
         folder = self._folder(volume)

@@ -99,6 +99,11 @@ class MemoryMapper:
             host.close(mapping)
             del host.mappings[volume]
 
+    def is_clear(self, volume: str) -> bool:
+        """Whether no mapping is there, in whatever form."""
+        with self._node.look(f"find {volume}"):
+            return volume not in self._node.host.mappings
+
     def _found(self, volume: str) -> Device | None:
         mapping = self._node.host.mappings.get(volume)
         if mapping is None or not mapping.daemon_alive or not mapping.path:

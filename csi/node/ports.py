@@ -168,7 +168,7 @@ class Mounts(Protocol):
         """
 
     def exists(self, target: str) -> bool:
-        """Whether anything is at this path: a mount, a folder, a file or a symlink (which is not followed)."""
+        """Whether anything is at this path: a mount, a folder, a file or a symlink (not followed)."""
 
     def of_device(self, path: str) -> tuple[Mount, ...]:
         """Every mount (bind mounts included) of this block device or its device node."""

@@ -1,6 +1,7 @@
 """What a node operation works with: this host's parts, and the volume's cluster when it is needed.
 
-The cluster is connected to only when an operation asks for it, since taking a volume off the node must work while
+The cluster is connected to only when an operation asks for it, since taking a volume off the node must work
+while
 the cluster is away.
 """
 
@@ -26,7 +27,10 @@ class HostParts:
 
 
 class NodeSession:
-    """An executor's session on a node.  `credentials` is the identity of the request, or the one kept at stage."""
+    """An executor's session on a node.
+
+    `credentials` is the identity of the request, or the one kept at stage.
+    """
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""Operations made of stages, one module each: what is done to images, devices and mounts, and how it is taken back."""
+"""Operations made of stages, one module each: what is done to images, devices and mounts, and back."""

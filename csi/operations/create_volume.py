@@ -2,7 +2,7 @@
 
 | stage | effect | probe | undo |
 |---|---|---|---|
-| `image` | the RBD image is made | every object that librbd makes for it | it is removed, half-made or whole |
+| `image` | the RBD image is made | every object that librbd makes | it is removed, half-made or whole |
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from csi.clusters import ClusterConfig
 from csi.commands import CreateVolume
 from csi.handles import VolumeHandle
 from csi.images import ImageCondition, ImageSpec
+from csi.node.mkfs_options import mkfs_options
 from csi.services.ports import CreatedVolume
 from csi.session import DriverSession
 from executor.creation import IMAGE, Creation
@@ -37,7 +38,8 @@ _FIXED: Mapping[str, str] = {
     "map_options": "mapOptions",
     "name_prefix": "volumeNamePrefix",
 }
-"""What two requests for one volume must agree in, and how a person calls it.  The size is compared by its range;
+"""What two requests for one volume must agree in, and how a person calls it.  The size is compared by its
+range;
 topology, metadata, secrets and mount flags are not part of what a volume is."""
 
 
@@ -47,6 +49,9 @@ def call(session: DriverSession, command: CreateVolume, config: ClusterConfig) -
     home = Place(parameters.cluster_id, parameters.pool, config.namespace)
     journal = Place(parameters.cluster_id, config.journal_pool or parameters.pool, config.namespace)
     asked = _asked(command, config)
+    if command.access == "mount":
+        # A class that no node could make a file system of is refused before anything is made.
+        mkfs_options(command.fs_type, parameters.mkfs_options)
 
     def check() -> None:
         session.images(home).check_place(parameters.data_pool)
@@ -144,7 +149,8 @@ def _probe(work: Work[DriverSession]) -> Finding:
         return Finding(Verdict.HALF_MADE)
     if found.size_bytes != spec.size_bytes:
         msg = (
-            f"image {spec.name} in {work.home} has {found.size_bytes} bytes where {spec.size_bytes} were planned: "
+            f"image {spec.name} in {work.home} has {found.size_bytes} bytes where {spec.size_bytes} were "
+            "planned: "
             "somebody else changed it; look at it with `rbd info` before anything is done to it"
         )
         raise PreconditionError(msg)

@@ -22,7 +22,7 @@ from omap.store import Place
 NAME = "delete_volume"
 
 RETENTION_SECONDS = 365 * 86400.0
-"""How long Ceph itself is told to keep the image: our own purge, by the directory's due time, comes long before."""
+"""How long Ceph itself is told to keep the image; our own purge, by the directory's due time, comes before."""
 
 
 def call(
@@ -37,7 +37,6 @@ def call(
         home=home,
         request={"volume_id": command.volume_id},
         requires=SubjectState.LIVE,
-        needs_unused=True,
     )
 
 
@@ -57,8 +56,12 @@ def _apply(work: Work[DriverSession]) -> Done:
 
 
 def _probe(work: Work[DriverSession]) -> Finding:
-    found = work.session.images(work.home).probe(work.text(IMAGE))
-    image_id = work.text("image_id")
+    """The trash tells more than the name: the name goes before the move is over."""
+    images, image_id = work.session.images(work.home), work.text("image_id")
+    for entry in images.trash_entries() if image_id else ():
+        if entry.image_id == image_id:
+            return Finding(Verdict.HALF_MADE if entry.is_moving else Verdict.DONE)
+    found = images.probe(work.text(IMAGE))
     if found.condition is ImageCondition.ABSENT:
         return Finding(Verdict.DONE)
     if found.condition is ImageCondition.WHOLE and image_id and found.image_id != image_id:
@@ -73,4 +76,5 @@ OPERATION: Operation[DriverSession] = Operation(
     stages=(Stage("trash", probe=_probe, apply=_apply, prepare=_prepare),),
     during=SubjectState.DELETING,
     after=SubjectState.TRASHED,
+    needs_unused=True,
 )

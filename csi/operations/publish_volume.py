@@ -2,7 +2,7 @@
 
 | stage | effect | probe | undo |
 |---|---|---|---|
-| `bind` | staging path, or device node, is bound to the target path | the mount table | it is unmounted and removed |
+| `bind` | staging path, or device node, is bound to the target | the mount table | it is unmounted |
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ def call(session: NodeSession, command: PublishVolume, place: NodePlace) -> Node
         "fs_type": command.capability.fs_type,
         "staging_path": command.staging_path,
     }
-    asked: Object = {"target_path": command.target_path, **how}
+    asked: Object = {
+        "target_path": command.target_path,
+        "target_is_read_only": command.readonly or command.capability.mode.is_read_only,
+        "target": how,
+    }
 
     def plan(_recorded: Mapping[str, JSON], kept: Kept) -> Object:
         _refuse_unstaged(command, kept)
@@ -78,7 +82,8 @@ def _refuse_unstaged(command: PublishVolume, kept: Kept) -> None:
         raise PreconditionError(msg)
     if kept.data.get("staging_path") != command.staging_path:
         msg = (
-            f"volume {command.volume_id} is staged at {kept.data.get('staging_path')}, not at {command.staging_path}; "
+            f"volume {command.volume_id} is staged at {kept.data.get('staging_path')}, not at "
+            f"{command.staging_path}; "
             "publish it from there"
         )
         raise PreconditionError(msg)
@@ -102,14 +107,17 @@ def _bind(work: Work[NodeSession]) -> Done:
     if not is_device:
         staged = mounts.at(source)
         if staged is None or staged.source != device.path:
-            msg = f"nothing of the volume is mounted at {source}: a plain folder is never published; stage it again"
+            msg = (
+                f"nothing of the volume is mounted at {source}: a plain folder is never published; stage it "
+                "again"
+            )
             raise PreconditionError(msg)
     mounts.bind(source, work.text("target_path"), read_only=_is_read_only(work), is_device=is_device)
     return Done()
 
 
 def _is_read_only(work: Work[NodeSession]) -> bool:
-    return bool(work.data.get("readonly")) or str(work.data.get("mode")).endswith("READER_ONLY")
+    return bool(work.data.get("target_is_read_only"))
 
 
 def _probe(work: Work[NodeSession]) -> Finding:

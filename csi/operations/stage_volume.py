@@ -1,25 +1,29 @@
-"""NodeStageVolume: a volume becomes a device of this node, and its file system is mounted at the staging path.
+"""NodeStageVolume: a volume becomes a device of this node, and its file system is mounted at the staging
+path.
 
 | stage | effect | probe | undo |
 |---|---|---|---|
-| `key` | the identity is kept for calls that carry none | whether this very one is kept | nothing: it goes with the volume |
+| `key` | the identity is kept for calls that carry none | whether this one is kept | none |
 | `map` | the image becomes a device | the mapper, by pool and image id | it is unmapped |
-| `format` | a file system is made, on proof that nothing is there | `executor` fact and the device | one's own remains are discarded |
+| `format` | a file system is made, on proof that nothing is there | fact and device | remains go |
 | `mount` | the file system is mounted | the mount table | it is unmounted |
 
-**Never over data.**  A file system is made only on a device that looks empty, of an image without a single data object,
-and the intent, with this proof and the image's id, is a fact in the record before mkfs begins.  While it stands, only
-the same stage may make it again, over its own remains: nothing was mounted yet.  That it was made is a fact before the
+**Never over data.**  A file system is made only on a device that looks empty, of an image without a single
+data object,
+and the intent, with this proof and the image's id, is a fact in the record before mkfs begins.  While it
+stands, only
+the same stage may make it again, over its own remains: nothing was mounted yet.  That it was made is a fact
+before the
 first mount.  Anything else that is found is refused, and the text says what it is.
 """
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 
 from csi.commands import StageVolume
 from csi.images import ImageCondition
+from csi.node.mkfs_options import mkfs_options
 from csi.node.ports import Content, Device, Mapper, MapTarget
 from csi.node.session import NodeSession
 from executor.creation import IMAGE
@@ -101,7 +105,10 @@ def call(
 
 
 def difference(recorded: Mapping[str, JSON], asked: Mapping[str, JSON]) -> str:
-    """In what a stage differs from another; "" when they are the same.  No file system named is the volume's own."""
+    """In what a stage differs from another; "" when they are the same.
+
+    No file system named is the volume's own.
+    """
     for key, name in (("staging_path", "staging path"), ("access", "access type"), ("mode", "access mode")):
         if recorded.get(key) != asked[key]:
             return f"{name} is {recorded.get(key)}, asked for {asked[key]}"
@@ -121,7 +128,10 @@ def _flags(data: Mapping[str, JSON]) -> set[str]:
 def _refuse_difference(recorded: Mapping[str, JSON], asked: Mapping[str, JSON]) -> None:
     differs = difference(recorded, asked)
     if differs:
-        msg = f"the volume is staged at {recorded.get('staging_path')} already and differs: {differs}; unstage it first"
+        msg = (
+            f"the volume is staged at {recorded.get('staging_path')} already and differs: {differs}; "
+            "unstage it first"
+        )
         raise MismatchError(msg)
 
 
@@ -174,7 +184,8 @@ def device_of(work: Work[NodeSession]) -> Device:
         raise UnavailableError(msg)
     if (device.pool_id, device.image_id) != (work.number("pool_id"), work.text("image_id")):
         msg = (
-            f"{device.path} shows image {device.image_id} of pool {device.pool_id}, where the volume is image "
+            f"{device.path} shows image {device.image_id} of pool {device.pool_id}, where the volume is "
+            "image "
             f"{work.text('image_id')} of pool {work.number('pool_id')}; it is not touched"
         )
         raise PreconditionError(msg)
@@ -193,7 +204,8 @@ def _prepare_map(work: Work[NodeSession]) -> Intention:
     is_single = work.data.get("mode") == "SINGLE_NODE_WRITER"
     if is_single and found.watchers and mapper_of(work).find(work.uuid) is None:
         msg = (
-            f"image {work.text(IMAGE)} in {home} is open at {', '.join(found.watchers)}; retry once it is closed "
+            f"image {work.text(IMAGE)} in {home} is open at {', '.join(found.watchers)}; retry once it is "
+            "closed "
             "there (a client that died is let go after its watch time-out)"
         )
         raise UnavailableError(msg)
@@ -201,7 +213,6 @@ def _prepare_map(work: Work[NodeSession]) -> Intention:
 
 
 def _map(work: Work[NodeSession]) -> Done:
-    options = tuple(option for option in work.text("map_options").split(",") if option)
     target = MapTarget(
         volume=work.uuid,
         place=work.home,
@@ -211,10 +222,23 @@ def _map(work: Work[NodeSession]) -> Done:
         size_bytes=work.number("size_bytes"),
         monitors=work.session.monitors,
         read_only=_is_read_only(work),
-        options=options,
+        options=map_options(work.text("map_options"), work.text("mounter")),
     )
     device = mapper_of(work).map(target, work.session.credentials)
     return Done({"device": device.path})
+
+
+def map_options(given: str, mounter: str) -> tuple[str, ...]:
+    """This mounter's options in a parameter such as `krbd:a,b;nbd:c`; a part without a mounter is for all."""
+    options: list[str] = []
+    for part in given.split(";"):
+        name, colon, rest = part.partition(":")
+        if not colon:
+            rest = name
+        elif name.strip() != mounter:
+            continue
+        options += [option.strip() for option in rest.split(",") if option.strip()]
+    return tuple(options)
 
 
 def _is_read_only(work: Work[NodeSession]) -> bool:
@@ -254,13 +278,15 @@ def _prepare_format(work: Work[NodeSession]) -> Intention:
         if not is_there:
             msg = (
                 f"volume {work.uuid} was formatted with {said.get('fs_type')}, but its device carries "
-                f"{_shown(found.content, found.kind)}: it is never formatted again; look at the image before anything else"
+                f"{_shown(found.content, found.kind)}: it is never formatted again; look at the image "
+                "before anything else"
             )
             raise PreconditionError(msg)
         return Intention(skip=True)
     if said and not _is_mine(said, work):
         msg = (
-            f"node {said.get('node')} began to make a file system on volume {work.uuid} and has not finished; "
+            f"node {said.get('node')} began to make a file system on volume {work.uuid} and has not "
+            "finished; "
             "unstage it there first"
         )
         raise PreconditionError(msg)
@@ -270,12 +296,16 @@ def _prepare_format(work: Work[NodeSession]) -> Intention:
     _refuse_content(work, found.content, found.kind)
     if work.session.ceph.images(work.home).is_allocated(work.text(IMAGE)):
         msg = (
-            f"image {work.text(IMAGE)} of volume {work.uuid} looks empty but has data objects: it is not formatted; "
+            f"image {work.text(IMAGE)} of volume {work.uuid} looks empty but has data objects: it is not "
+            "formatted; "
             "if they are of no worth, discard the image and stage again"
         )
         raise PreconditionError(msg)
     if _is_read_only(work):
-        msg = f"volume {work.uuid} has no file system yet, and a read-only stage makes none; stage it for writing first"
+        msg = (
+            f"volume {work.uuid} has no file system yet, and a read-only stage makes none; stage it for "
+            "writing first"
+        )
         raise PreconditionError(msg)
     intent = _intent(work, wanted)
     return Intention({"format": intent}, (Fact(names.FORMAT, recorded, encode(intent)),))
@@ -300,8 +330,10 @@ def _is_mine(said: Mapping[str, JSON], work: Work[NodeSession]) -> bool:
 def _refuse_content(work: Work[NodeSession], content: Content, kind: str) -> None:
     if content is not Content.EMPTY:
         msg = (
-            f"the device of volume {work.uuid} carries {_shown(content, kind)} where {work.text('fs_type')} was to be "
-            "made: nothing is formatted over it; use a volume of that kind, or discard the image if it is of no worth"
+            f"the device of volume {work.uuid} carries {_shown(content, kind)} where {work.text('fs_type')} "
+            "was to be "
+            "made: nothing is formatted over it; use a volume of that kind, or discard the image if it is "
+            "of no worth"
         )
         raise PreconditionError(msg)
 
@@ -314,8 +346,8 @@ def _shown(content: Content, kind: str) -> str:
 
 def _format(work: Work[NodeSession]) -> Done:
     intent = work.data.get("format")
-    assert isinstance(intent, dict)  # noqa: S101 - the intent is made just before, in the same transaction
-    options = shlex.split(work.text("mkfs_options"))
+    assert isinstance(intent, dict)
+    options = mkfs_options(work.text("fs_type"), work.text("mkfs_options"))
     work.session.host.file_systems.make(device_of(work).path, work.text("fs_type"), options)
     made = {**intent, "state": "formatted"}
     return Done(facts=(Fact(names.FORMAT, encode(intent), encode(made)),))
@@ -335,7 +367,7 @@ def _probe_format(work: Work[NodeSession]) -> Finding:
 
 
 def _erase(work: Work[NodeSession]) -> None:
-    """Discard the remains of one's own mkfs: the intent stands in the record, and no mount was ever intended."""
+    """Discard the remains of one's own mkfs: its intent stands recorded, and no mount was ever intended."""
     intent = work.data.get("format")
     recorded = _read_format(work)
     if not isinstance(intent, dict) or recorded != encode(intent):
