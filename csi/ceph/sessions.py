@@ -6,7 +6,7 @@ import concurrent.futures
 import hashlib
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from csi.ceph.connection import Connection, ConnectionSettings
@@ -111,8 +111,14 @@ class CephSessions:
     seconds.
     """
 
-    def __init__(self, settings: ConnectionSettings | None = None) -> None:
+    def __init__(
+        self,
+        settings: ConnectionSettings | None = None,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._settings = settings or ConnectionSettings()
+        self._monotonic = monotonic
         self._lock = threading.Lock()
         self._attempts: dict[tuple[ClusterConfig, str, bytes], _Attempt] = {}
 
@@ -128,7 +134,7 @@ class CephSessions:
         with self._lock:
             attempt = self._attempts.get(key)
             mine = attempt is None or (
-                attempt.failed_at is not None and time.monotonic() - attempt.failed_at > _FAILURE_SECONDS
+                attempt.failed_at is not None and self._monotonic() - attempt.failed_at > _FAILURE_SECONDS
             )
             if attempt is None or mine:
                 attempt = self._attempts[key] = _Attempt()
@@ -155,10 +161,10 @@ class CephSessions:
         try:
             session = CephSession(Connection(config, credentials, self._settings))
         except OperationError as error:
-            attempt.failed_at = time.monotonic()
+            attempt.failed_at = self._monotonic()
             attempt.session.set_exception(error)
-        except BaseException as error:
-            attempt.failed_at = time.monotonic()
+        except BaseException as error:  # noqa: BLE001  whatever it was, those who wait must be told
+            attempt.failed_at = self._monotonic()
             attempt.session.set_exception(
                 UnavailableError(
                     f"connecting to cluster {config.cluster_id} ended early ({type(error).__name__})"
