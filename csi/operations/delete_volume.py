@@ -22,7 +22,7 @@ from omap.store import Place
 NAME = "delete_volume"
 
 RETENTION_SECONDS = 365 * 86400.0
-"""How long Ceph itself is told to keep the image; our own purge, by the directory's due time, comes before."""
+"""How long Ceph itself is told to keep the image; our own purge comes long before."""
 
 
 def call(

@@ -1,5 +1,4 @@
-"""NodeStageVolume: a volume becomes a device of this node, and its file system is mounted at the staging
-path.
+"""NodeStageVolume: a volume becomes a device of this node, and its file system is mounted.
 
 | stage | effect | probe | undo |
 |---|---|---|---|
@@ -9,12 +8,10 @@ path.
 | `mount` | the file system is mounted | the mount table | it is unmounted |
 
 **Never over data.**  A file system is made only on a device that looks empty, of an image without a single
-data object,
-and the intent, with this proof and the image's id, is a fact in the record before mkfs begins.  While it
-stands, only
-the same stage may make it again, over its own remains: nothing was mounted yet.  That it was made is a fact
-before the
-first mount.  Anything else that is found is refused, and the text says what it is.
+data object, and the intent, with this proof and the image's id, is a fact in the record before mkfs begins.
+While it stands, only the same stage may make it again, over its own remains: nothing was mounted yet.  That
+it was made is a fact before the first mount.  Anything else that is found is refused, and the text says what
+it is.
 """
 
 from __future__ import annotations
