@@ -82,8 +82,8 @@ class Connection:
         what = f"cluster {self.config.cluster_id}"
         with translating(what):
             self.store.wait_for_latest_osdmap()
-        if not _within(_BARRIER_SECONDS, self.images.wait_for_latest_osdmap):
-            raise UnavailableError(f"{what}: the image connection gets no new osdmap; look at `ceph -s`")
+            if not _within(_BARRIER_SECONDS, self.images.wait_for_latest_osdmap):
+                raise UnavailableError(f"{what}: the image connection gets no new osdmap; look at `ceph -s`")
 
     def close(self) -> None:
         """End both connections; nothing may be in use any more."""
@@ -197,8 +197,21 @@ def _refused(config: ClusterConfig, credentials: Credentials) -> Unauthenticated
 
 
 def _within(seconds: float, call: Callable[[], object]) -> bool:
-    """Whether the call returned in time; if not, its thread waits on for as long as the cluster is away."""
-    worker = threading.Thread(target=call, name="barrier", daemon=True)
+    """Whether the call returned in time; if not, its thread waits on for as long as the cluster is away.
+
+    Raises the call's own rados.Error.
+    """
+    failures: list[rados.Error] = []
+
+    def run() -> None:
+        try:
+            call()
+        except rados.Error as error:
+            failures.append(error)
+
+    worker = threading.Thread(target=run, name="barrier", daemon=True)
     worker.start()
     worker.join(seconds)
+    if failures:
+        raise failures[0]
     return not worker.is_alive()
