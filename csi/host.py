@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import socket
 import time
 import uuid
@@ -34,3 +35,8 @@ def instance_id() -> str:
     """
     host = socket.gethostname().partition(".")[0] or "host"
     return f"{host}-{uuid.uuid4().hex[:12]}"
+
+
+def boot_id() -> str:
+    """Which boot of this host this is: whatever the kernel knew before is gone."""
+    return pathlib.Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from executor.model import Operation, S, SubjectState
@@ -66,9 +66,28 @@ def change_points(operation: Operation[S]) -> list[str]:
     return [f"{operation.name}.{point}" for point in points]
 
 
+def node_points(operation: Operation[S], *, claims: bool = False, facts: Sequence[str] = ()) -> list[str]:
+    """The changes that an undisturbed operation of a node makes, in order.
+
+    `claims`: it tells the cluster when it begins and ends; `facts`: stages whose intent tells the cluster something.
+    """
+    points = ["local.begin", *(["begin"] if claims else [])]
+    for number, stage in enumerate(operation.stages):
+        points += [f"{stage.name}.intent"] if stage.name in facts else []
+        points += [f"local.{stage.name}.intent"] if number else []
+        points += [f"{stage.name}.apply"]
+    points += [*(["commit"] if claims else []), "local.commit"]
+    return [f"{operation.name}.{point}" for point in points]
+
+
 def undo_points(operation: Operation[S]) -> list[str]:
     """The further changes that a creation makes which fails for good."""
-    points = ["undo", *(f"{s.name}.undo" for s in reversed(operation.stages) if s.undo), "tombstone", "record.remove"]
+    points = [
+        "undo",
+        *(f"{s.name}.undo" for s in reversed(operation.stages) if s.undo),
+        "tombstone",
+        "record.remove",
+    ]
     return [f"{operation.name}.{point}" for point in points]
 
 

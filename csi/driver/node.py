@@ -1,0 +1,99 @@
+"""What a node does with volumes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from csi.commands import PublishVolume, StageVolume, UnpublishVolume, UnstageVolume, VolumeStats
+from csi.handles import VolumeHandle
+from csi.node.paths import check_path
+from csi.node.ports import Credentials, FileSystemUsage
+from csi.node.session import HostParts, NodeSession
+from csi.operations import publish_volume, stage_volume, unpublish_volume, unstage_volume
+from csi.services.ports import DeviceUsage
+from csi.sessions import Sessions
+from executor.errors import NotFoundError
+from executor.node_change import NodePlace
+from executor.operation_executor import OperationExecutor
+
+_DEVICE_TREES = frozenset({"devtmpfs", "tmpfs"})
+"""Where device nodes live: a mount of one of these shows a device, any other a file system."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCore:
+    """What is there once the state directory is this process's own."""
+
+    executor: OperationExecutor[NodeSession]
+    sessions: Sessions
+    host: HostParts
+    place: NodePlace
+    kubelet_dir: str
+
+
+class NodeVolumes:
+    """The Node service's operations."""
+
+    def __init__(self, core: Callable[[], NodeCore]) -> None:
+        """`core` raises UnavailableError while a predecessor, or a child of it, has the state directory."""
+        self._core = core
+
+    def stage_volume(self, command: StageVolume, deadline: float) -> None:
+        """Make the volume ready at the staging path."""
+        core = self._core()
+        check_path(command.staging_path, core.kubelet_dir, "staging_target_path")
+        namespace = core.sessions.config(command.handle.cluster_id).namespace
+        session = session_of(core, command.handle, command.credentials)
+        core.executor.run(stage_volume.call(session, command, core.place, namespace), deadline)
+
+    def unstage_volume(self, command: UnstageVolume, deadline: float) -> None:
+        """Take the volume off this node; not staged is success."""
+        core = self._core()
+        check_path(command.staging_path, core.kubelet_dir, "staging_target_path")
+        session = session_of(core, command.handle, None)
+        core.executor.run(unstage_volume.call(session, command, core.place), deadline)
+
+    def publish_volume(self, command: PublishVolume, deadline: float) -> None:
+        """Show the staged volume at the target path."""
+        core = self._core()
+        check_path(command.staging_path, core.kubelet_dir, "staging_target_path")
+        check_path(command.target_path, core.kubelet_dir, "target_path")
+        session = session_of(core, command.handle, command.credentials)
+        core.executor.run(publish_volume.call(session, command, core.place), deadline)
+
+    def unpublish_volume(self, command: UnpublishVolume, deadline: float) -> None:
+        """Take the target path away; not published is success."""
+        core = self._core()
+        check_path(command.target_path, core.kubelet_dir, "target_path")
+        session = session_of(core, command.handle, None)
+        core.executor.run(unpublish_volume.call(session, command, core.place), deadline)
+
+    def volume_stats(self, command: VolumeStats, deadline: float) -> FileSystemUsage | DeviceUsage:
+        """How full the volume is.  Raises NotFoundError if it is not at the path."""
+        del deadline  # Answered by this host's kernel alone.
+        core, path = self._core(), command.volume_path
+        for mapper in core.host.mappers.values():
+            device = mapper.find(command.handle.uuid)
+            for mount in core.host.mounts.of_device(device.path) if device is not None else ():
+                if mount.target == path:
+                    if mount.fs_type in _DEVICE_TREES:
+                        return DeviceUsage(core.host.mounts.device_size(path))
+                    return core.host.mounts.usage(path)
+        raise NotFoundError(f"volume {command.volume_id} is not at {path} on this node")
+
+
+def session_of(core: NodeCore, handle: VolumeHandle, given: Credentials | None) -> NodeSession:
+    """A session for one volume.  It connects to the cluster only when an operation needs that."""
+    cluster = handle.cluster_id
+
+    def credentials() -> Credentials:
+        return core.sessions.identity(cluster, given, lambda: core.host.stage_keys.get(handle.uuid))
+
+    return NodeSession(
+        cluster=cluster,
+        host=core.host,
+        credentials=credentials,
+        connect=lambda identity: core.sessions.open(cluster, identity),
+        monitors=lambda: core.sessions.config(cluster).monitors,
+    )
