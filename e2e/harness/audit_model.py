@@ -205,7 +205,7 @@ def _takes(model: Model, shard: str, key: str, value: bytes, allowed: dict[str, 
 
 
 def _expect_volume(facts: Facts, volume: Volume, location: Location, state: str, contents: Contents) -> None:
-    image, image_id = volume.image, volume.image_id
+    image, image_id = volume.image, volume.image_id or _id_by_name(contents, location, volume.image)
     kinds = (HEADER, _OBJECT_MAP) if volume.has_object_map else (HEADER,)
     facts["objects"].add(f"{location}: {volume.object_name}")
     facts["records"].add(f"{location}: {volume.object_name} {_AT_REST.format(state=state)}")
@@ -223,11 +223,17 @@ def _expect_volume(facts: Facts, volume: Volume, location: Location, state: str,
             facts["data"].add(f"{pool}: of image {image_id}")
 
 
+def _id_by_name(contents: Contents, location: Location, image: str) -> str:
+    """The id that librbd's directory gives an image; a create reads nothing back, so its record has none yet."""
+    value = contents.keys.get((location, DIRECTORY), {}).get(f"name_{image}", b"")
+    return value[4:].decode()  # librbd puts the length before a string, in four bytes
+
+
 def _keys_at_rest(volume: Volume) -> set[str]:
     """Keys that the record must have, and those it has and may."""
-    must = {names.REQUEST_NAME, names.IMAGE_NAME, names.IMAGE_ID, names.SCHEMA_KEY, names.REV, names.STATE}
+    must = {names.REQUEST_NAME, names.IMAGE_NAME, names.SCHEMA_KEY, names.REV, names.STATE}
     must |= {names.WRITER, names.HEAD, names.OWNER}
-    may = {names.VOLUME_OWNER, names.ASKED, names.FORMAT}
+    may = {names.IMAGE_ID, names.VOLUME_OWNER, names.ASKED, names.FORMAT}
     return must | {
         key
         for key in volume.keys
