@@ -224,7 +224,7 @@ def _expect_volume(facts: Facts, volume: Volume, location: Location, state: str,
 
 
 def _id_by_name(contents: Contents, location: Location, image: str) -> str:
-    """The id that librbd's directory gives an image; a create reads nothing back, so its record has none yet."""
+    """The id in librbd's directory: a create reads nothing back, so its record has none yet."""
     value = contents.keys.get((location, DIRECTORY), {}).get(f"name_{image}", b"")
     return value[4:].decode()  # librbd puts the length before a string, in four bytes
 
