@@ -22,9 +22,10 @@ from csi.ceph.sessions import CephSessions
 from csi.clusters import ClusterConfigs
 from csi.driver import tending
 from csi.driver.controller import ControllerVolumes, Core
-from csi.driver.node import NodeCore, NodeVolumes
+from csi.driver.node import NodeVolumes
+from csi.driver.node_core import NodeCore
 from csi.driver.records import RecordReader
-from csi.driver.spool import spool_round
+from csi.driver.spool import Spool
 from csi.driver.tending import Reach, Round, Tending
 from csi.handles import VolumeHandle
 from csi.host import RandomIds, SystemClock, boot_id, instance_id
@@ -118,6 +119,7 @@ class Standing:
 
     controller: Core
     node: NodeCore
+    spool: Spool
     tending: Tending
     reach: Reach
 
@@ -144,7 +146,7 @@ class StandingDriver:
         self._standing: Standing | None = None
         self._closing = threading.Event()
         self.controller = ControllerVolumes(lambda: self.standing().controller)
-        self.node = NodeVolumes(lambda: self.standing().node)
+        self.node = NodeVolumes(lambda: self.standing().node, lambda: self.standing().spool)
         self.records = RecordReader(self._sessions, self.clock, self._places, self._kept)
 
     def start(self) -> None:
@@ -202,13 +204,14 @@ class StandingDriver:
         host = HostParts({mapper.name: mapper}, HostFileSystems(runner), HostMounts(runner), self._stage_keys)
         place = NodePlace(settings.node_id, FileStore(settings.state_dir / "volumes"), boot_id())
         node_core = NodeCore(node, self._sessions, host, place, str(settings.kubelet_dir))
+        spool = Spool(node_core, self._log)
         reach = Reach(controller, self._sessions, self._log)
         rounds: tuple[Round, ...] = ()
         if settings.controller:
             rounds += tending.rounds(controller, reach, self._log)
         if settings.node:
-            rounds += (spool_round(node_core, self._log),)
-        return Standing(Core(controller, self._sessions), node_core, Tending(rounds, self._log), reach)
+            rounds += (spool.round(),)
+        return Standing(Core(controller, self._sessions), node_core, spool, Tending(rounds, self._log), reach)
 
     def _executor(
         self, instance: Instance, operations: Mapping[tuple[str, int], Operation[S]]

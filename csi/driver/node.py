@@ -3,41 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from csi.commands import PublishVolume, StageVolume, UnpublishVolume, UnstageVolume, VolumeStats
-from csi.handles import VolumeHandle
+from csi.driver.node_core import NodeCore, session_of
+from csi.driver.spool import Spool
 from csi.node.paths import check_path
-from csi.node.ports import Credentials, FileSystemUsage
-from csi.node.session import HostParts, NodeSession
+from csi.node.ports import FileSystemUsage
 from csi.operations import publish_volume, stage_volume, unpublish_volume, unstage_volume
 from csi.services.ports import DeviceUsage
-from csi.sessions import Sessions
 from executor.errors import NotFoundError
-from executor.node_change import NodePlace
-from executor.operation_executor import OperationExecutor
 
 _DEVICE_TREES = frozenset({"devtmpfs", "tmpfs"})
 """Where device nodes live: a mount of one of these shows a device, any other a file system."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeCore:
-    """What is there once the state directory is this process's own."""
-
-    executor: OperationExecutor[NodeSession]
-    sessions: Sessions
-    host: HostParts
-    place: NodePlace
-    kubelet_dir: str
-
-
 class NodeVolumes:
     """The Node service's operations."""
 
-    def __init__(self, core: Callable[[], NodeCore]) -> None:
-        """`core` raises UnavailableError while a predecessor, or a child of it, has the state directory."""
+    def __init__(self, core: Callable[[], NodeCore], spool: Callable[[], Spool]) -> None:
+        """Both raise UnavailableError while a predecessor, or a child of it, has the state directory."""
         self._core = core
+        self._spool = spool
 
     def stage_volume(self, command: StageVolume, deadline: float) -> None:
         """Make the volume ready at the staging path."""
@@ -53,6 +39,7 @@ class NodeVolumes:
         check_path(command.staging_path, core.kubelet_dir, "staging_target_path")
         session = session_of(core, command.handle, None)
         core.executor.run(unstage_volume.call(session, command, core.place), deadline)
+        self._spool().tell(command.handle.uuid)
 
     def publish_volume(self, command: PublishVolume, deadline: float) -> None:
         """Show the staged volume at the target path."""
@@ -61,6 +48,7 @@ class NodeVolumes:
         check_path(command.target_path, core.kubelet_dir, "target_path")
         session = session_of(core, command.handle, command.credentials)
         core.executor.run(publish_volume.call(session, command, core.place), deadline)
+        self._spool().tell_soon(command.handle.uuid)
 
     def unpublish_volume(self, command: UnpublishVolume, deadline: float) -> None:
         """Take the target path away; not published is success."""
@@ -68,6 +56,7 @@ class NodeVolumes:
         check_path(command.target_path, core.kubelet_dir, "target_path")
         session = session_of(core, command.handle, None)
         core.executor.run(unpublish_volume.call(session, command, core.place), deadline)
+        self._spool().tell_soon(command.handle.uuid)
 
     def volume_stats(self, command: VolumeStats, deadline: float) -> FileSystemUsage | DeviceUsage:
         """How full the volume is.  Raises NotFoundError if it is not at the path."""
@@ -81,19 +70,3 @@ class NodeVolumes:
                         return DeviceUsage(core.host.mounts.device_size(path))
                     return core.host.mounts.usage(path)
         raise NotFoundError(f"volume {command.volume_id} is not at {path} on this node")
-
-
-def session_of(core: NodeCore, handle: VolumeHandle, given: Credentials | None) -> NodeSession:
-    """A session for one volume.  It connects to the cluster only when an operation needs that."""
-    cluster = handle.cluster_id
-
-    def credentials() -> Credentials:
-        return core.sessions.identity(cluster, given, lambda: core.host.stage_keys.get(handle.uuid))
-
-    return NodeSession(
-        cluster=cluster,
-        host=core.host,
-        credentials=credentials,
-        connect=lambda identity: core.sessions.open(cluster, identity),
-        monitors=lambda: core.sessions.config(cluster).monitors,
-    )
