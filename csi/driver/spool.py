@@ -48,7 +48,7 @@ class Spool:
     def tell(self, uuid: str) -> None:
         """Tell what is known of a volume, and wait a moment: what comes next may ask the cluster.
 
-        A volume is deleted right after it is unstaged, and the cluster must know by then that no node holds it.
+        A volume is deleted right after it is unstaged, and by then the cluster must know that no node has it.
         """
         telling = self.tell_soon(uuid)
         try:
