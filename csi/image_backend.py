@@ -141,7 +141,11 @@ class Images:
 
     def trash_entries(self) -> tuple[TrashEntry, ...]:
         """All entries of the trash."""
-        return tuple(TrashEntry(image_id, entry.name) for image_id, entry in self._objects.trash().items())
+        moving = {TrashState.MOVING, TrashState.RESTORING}
+        return tuple(
+            TrashEntry(image_id, entry.name, entry.state in moving)
+            for image_id, entry in self._objects.trash().items()
+        )
 
     def purge(self, image_id: str) -> None:
         """Remove an image of the trash, or finish the removal."""

@@ -8,8 +8,8 @@ from typing import Generic
 from executor import engine
 from executor.context import Context
 from executor.directory import OpenEntry
-from executor.effects import Routine, look
-from executor.errors import InUseError, PendingError, PreconditionError
+from executor.effects import Routine
+from executor.errors import PendingError, PreconditionError
 from executor.history import entries_of
 from executor.keys import Running, subject_key
 from executor.model import (
@@ -22,9 +22,9 @@ from executor.model import (
     Transaction,
     TransactionState,
 )
-from executor.node_marks import Holder, holders
 from executor.record import Record, read
 from executor.resume import JOURNAL, Subject, enter, journal_of, refuse_foreign, resume
+from executor.unused import refuse_used, step_back_if_used
 from executor.volume_journal import VolumeJournal
 from omap import names
 from omap.codec import encode
@@ -38,7 +38,7 @@ class Change(Generic[S]):
     """A request to change the subject with this uuid.
 
     `requires` is the state that it can begin in; a subject that is in the state `operation.after` already, or beyond,
-    counts as done.  `needs_unused` refuses it while a node holds the subject.
+    counts as done.
     """
 
     operation: Operation[S]
@@ -47,7 +47,6 @@ class Change(Generic[S]):
     home: Place
     request: Object
     requires: SubjectState
-    needs_unused: bool = False
 
     @property
     def key(self) -> str:
@@ -77,7 +76,9 @@ def _change(change: Change[S], subject: Subject[S]) -> Routine[Object]:
     operation = change.operation
     while True:
         try:
-            record = yield from read(subject.session.store(subject.home), subject.record_name, f"{operation.name}.read")
+            record = yield from read(
+                subject.session.store(subject.home), subject.record_name, f"{operation.name}.read"
+            )
         except ObjectMissingError:
             return {}
         if (yield from _entered(subject, record)):
@@ -124,8 +125,8 @@ def _clear_the_way(
 
 def _begin(change: Change[S], subject: Subject[S], record: Record) -> Routine[Transaction]:
     context, operation = subject.context, change.operation
-    if change.needs_unused:
-        _refuse_used(record.request_name, holders(record.keys))
+    if operation.needs_unused:
+        refuse_used(record)
     attempt = context.instance.attempt()
     transaction = Transaction(
         operation=operation.name,
@@ -144,8 +145,10 @@ def _begin(change: Change[S], subject: Subject[S], record: Record) -> Routine[Tr
     writer = subject.writer(transaction.seq)
     mark = OpenEntry(subject.uuid, attempt, operation.name, subject.home, record.request_name)
     sets = {} if operation.during is None else {names.STATE: operation.during.value.encode()}
-    yield from directory.mark(f"{operation.name}.open", mark)
-    yield from writer.take(f"{operation.name}.record", record, begun.transaction, sets)
+    if not (yield from directory.mark(f"{operation.name}.open", mark)):
+        msg = f"{record.request_name} ({subject.uuid}) was removed meanwhile; retry"
+        raise PendingError(msg)
+    yield from writer.take(f"{operation.name}.record", record, begun.transaction, sets, begun.facts)
     journal = VolumeJournal(
         context,
         directory,
@@ -157,38 +160,8 @@ def _begin(change: Change[S], subject: Subject[S], record: Record) -> Routine[Tr
         record.head,
         entries_of(record.keys),
     )
-    if change.needs_unused:
-        yield from _check_unused(change, subject, record, journal, begun.transaction)
+    yield from step_back_if_used(bound, journal, subject.store, record, begun.transaction)
     return (yield from engine.run(bound, journal, begun))
-
-
-def _check_unused(
-    change: Change[S], subject: Subject[S], record: Record, journal: VolumeJournal, transaction: Transaction
-) -> Routine[None]:
-    """After the state is set no node can begin; whoever began before it is seen by this read, and we step back."""
-    store = subject.session.store(subject.home)
-    keys = yield from look(
-        f"{change.operation.name}.nodes", lambda: store.read(subject.record_name, prefix=names.NODE_PREFIX)
-    )
-    found = holders(keys)
-    if not found:
-        return
-    failure = Failure("InUseError", _used_by(record.request_name, found))
-    yield from journal.unchanged(transaction.undoing(failure))
-    _refuse_used(record.request_name, found)
-
-
-def _refuse_used(request_name: str, found: tuple[Holder, ...]) -> None:
-    text = _used_by(request_name, found)
-    if any(holder.is_busy for holder in found):
-        raise PendingError(text)
-    if found:
-        raise InUseError(text)
-
-
-def _used_by(request_name: str, found: tuple[Holder, ...]) -> str:
-    where = ", ".join(f"{holder.what} on node {holder.node}" for holder in found)
-    return f"{request_name} is in use: {where}; unpublish and unstage it there first"
 
 
 def _ask_to_cancel(subject: Subject[S], record: Record, transaction: Transaction) -> Routine[None]:
@@ -218,7 +191,9 @@ def cancel_running(change: Change[S], context: Context[S], running: Running) -> 
     """
     subject = Subject(context, change.session, running, change.uuid, change.home)
     try:
-        record = yield from read(subject.session.store(subject.home), subject.record_name, "cancel_create.read")
+        record = yield from read(
+            subject.session.store(subject.home), subject.record_name, "cancel_create.read"
+        )
     except ObjectMissingError:
         return {}
     transaction = record.open_transaction

@@ -157,8 +157,12 @@ def _existing(
 ) -> Routine[Object | None]:
     """What the name means already: its result, an error, or None when it is free now and all begins anew."""
     operation = creation.operation
+    # The name may lead to another place than was asked for: there too, predecessors are shut out before we look.
+    yield from enter(subject.context, subject.session, subject.home)
     try:
-        record = yield from read(subject.session.store(subject.home), subject.record_name, f"{operation.name}.read")
+        record = yield from read(
+            subject.session.store(subject.home), subject.record_name, f"{operation.name}.read"
+        )
     except ObjectMissingError:
         return (yield from _without_record(creation, subject, directory, found))
     transaction = record.open_transaction
@@ -208,7 +212,8 @@ def _without_record(
         directory.drop(found.uuid, (found.attempt,))
         return None
     mark = OpenEntry(found.uuid, attempt, operation.name, found.home, creation.name)
-    yield from directory.mark(f"{operation.name}.adopt.open", mark)
+    if not (yield from directory.mark(f"{operation.name}.adopt.open", mark)):
+        return None
     return (yield from _begin(creation, subject, directory, (found.attempt, attempt)))
 
 

@@ -15,6 +15,7 @@ from executor.errors import PendingError
 from executor.model import Object
 from omap import names
 from omap.codec import CorruptError, decode_object, encode
+from omap.components import is_uuid
 from omap.store import Absent, Answer, Create, Equals, ObjectMissingError, Place, Store, StoreError, Write
 
 
@@ -47,7 +48,11 @@ class NameEntry:
     def parse(cls, value: bytes) -> NameEntry:
         """From the shard.  Raises CorruptError."""
         fields = decode_object(value, "a directory name")
-        return cls(str(fields["uuid"]), place_from_json(fields.get("place")), str(fields["writer"]))
+        uuid, writer = fields.get("uuid"), fields.get("writer")
+        if not isinstance(uuid, str) or not is_uuid(uuid) or not isinstance(writer, str):
+            msg = "a directory name does not say which subject it means"
+            raise CorruptError(msg)
+        return cls(uuid, place_from_json(fields.get("place")), writer)
 
     @property
     def instance(self) -> str:
@@ -73,7 +78,12 @@ class OpenEntry:
     def to_bytes(self) -> bytes:
         """As kept."""
         return encode(
-            {"operation": self.operation, "place": place_to_json(self.home), "name": self.request_name, "writer": self.attempt}
+            {
+                "operation": self.operation,
+                "place": place_to_json(self.home),
+                "name": self.request_name,
+                "writer": self.attempt,
+            }
         )
 
     @classmethod
@@ -108,11 +118,15 @@ class TrashedEntry:
     @classmethod
     def parse(cls, key: str, value: bytes) -> TrashedEntry:
         """From the shard.  Raises CorruptError."""
+        uuid = names.parse_trash_key(key)
         fields = decode_object(value, key)
         due = fields.get("due")
+        if uuid is None or not isinstance(due, int | float):
+            msg = f"the directory's {key} does not say what is due, or when"
+            raise CorruptError(msg)
         return cls(
-            names.parse_trash_key(key) or "",
-            float(due) if isinstance(due, int | float) else 0.0,
+            uuid,
+            float(due),
             place_from_json(fields.get("place")),
         )
 
@@ -204,9 +218,12 @@ class Directory:
             answer = yield from self._put(point, write)
             if answer is Answer.APPLIED:
                 return entry
-            found = yield from self.lookup(f"{point}.judge")
-            if found is not None:
-                return found
+            keys = yield from self._keys(f"{point}.judge", [condition.key for condition in write.conditions])
+            if name_key in keys:
+                return NameEntry.parse(keys[name_key])
+            if keys:
+                msg = f"{self._name} was reserved and given up meanwhile; retry"
+                raise PendingError(msg)
 
     def lookup(self, point: str) -> Routine[NameEntry | None]:
         """The entry that holds the name."""
@@ -214,17 +231,15 @@ class Directory:
         keys = yield from self._keys(point, [key])
         return NameEntry.parse(keys[key]) if key in keys else None
 
-    def mark(self, point: str, mark: OpenEntry) -> Routine[None]:
-        """Mark one more attempt at a subject that is in the directory.  Raises PendingError when it is gone meanwhile."""
+    def mark(self, point: str, mark: OpenEntry) -> Routine[bool]:
+        """Mark one more attempt at a subject.  False: it has its tombstone already, so no mark was made."""
         write = Write(
             conditions=(Absent(names.gone_key(mark.uuid)),),
             sets={names.open_key(mark.uuid, mark.attempt): mark.to_bytes()},
             create=Create.IF_ABSENT,
         )
         answer = yield from self._put(point, write)
-        if answer is not Answer.APPLIED:
-            msg = f"{self._name} was removed meanwhile; retry"
-            raise PendingError(msg)
+        return answer is Answer.APPLIED
 
     def drop(self, uuid: str, attempts: Sequence[str]) -> None:
         """These attempts are over: their marks go with a later write."""
@@ -244,17 +259,23 @@ class Directory:
         keys = yield from self._keys(point, [key])
         return key in keys
 
-    def _leave(self, point: str, uuid: str, sets: Mapping[str, bytes], removes: Sequence[str]) -> Routine[None]:
-        name_key = names.name_key(self._name)
+    def _leave(
+        self, point: str, uuid: str, sets: Mapping[str, bytes], removes: Sequence[str]
+    ) -> Routine[None]:
+        name_key, gone_key = names.name_key(self._name), names.gone_key(uuid)
         while True:
-            keys = yield from self._keys(f"{point}.look", [name_key, *sets])
-            if set(sets) <= set(keys):
+            keys = yield from self._keys(f"{point}.look", [name_key, gone_key, *sets])
+            if gone_key in keys or set(sets) <= set(keys):
                 return
             entry = NameEntry.parse(keys[name_key]) if name_key in keys else None
             if entry is not None and entry.uuid == uuid:
-                write = Write((Equals(name_key, keys[name_key]),), sets, (name_key, *removes), Create.IF_ABSENT)
+                write = Write(
+                    (Equals(name_key, keys[name_key]),), sets, (name_key, *removes), Create.IF_ABSENT
+                )
             else:
-                write = Write(tuple(Absent(key) for key in sets), sets, tuple(removes), Create.IF_ABSENT)
+                # A tombstone ends everything: a late copy of this write must not set what the purge has taken away.
+                absent = tuple(Absent(key) for key in {**sets, gone_key: b""})
+                write = Write(absent, sets, tuple(removes), Create.IF_ABSENT)
             answer = yield from self._put(point, write)
             if answer is Answer.APPLIED:
                 return

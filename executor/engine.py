@@ -134,7 +134,9 @@ def run(bound: Bound[S], journal: Journal, begun: Begun) -> Routine[Transaction]
         raise UnavailableError(msg) from error
 
 
-def _forward(bound: Bound[S], journal: Journal, begun: Begun, latest: list[Transaction]) -> Routine[Transaction]:
+def _forward(
+    bound: Bound[S], journal: Journal, begun: Begun, latest: list[Transaction]
+) -> Routine[Transaction]:
     fresh, facts = begun.stage, begun.facts if begun.stage == "" else ()
     transaction = begun.transaction
     while True:
@@ -201,7 +203,7 @@ def _give_up(
             yield from journal.save(bound.point("undo"), turned, ())
             latest[0] = turned
             yield from _backward(bound, journal, latest)
-        elif (yield from _is_untouched(bound, latest[0])):
+        elif (yield from is_untouched(bound, latest[0])):
             latest[0] = yield from journal.unchanged(latest[0].undoing(failure))
         else:
             msg = f"{error}; {bound.operation.name} of {bound.uuid} has begun and stays open; retry once the cause is gone"
@@ -210,13 +212,15 @@ def _give_up(
         raise
     except Exception as also:
         yield from _rest(journal, latest)
-        detail = str(also) if isinstance(also, (OperationError, StoreError)) else "internal fault, see the log"
+        detail = (
+            str(also) if isinstance(also, (OperationError, StoreError)) else "internal fault, see the log"
+        )
         msg = f"{error}; what it left is not cleared away yet ({detail}); retry"
         raise UnavailableError(msg) from also
     raise error
 
 
-def _is_untouched(bound: Bound[S], transaction: Transaction) -> Routine[bool]:
+def is_untouched(bound: Bound[S], transaction: Transaction) -> Routine[bool]:
     """Whether the transaction made no effect at all: no stage is done, and the one intended is absent."""
     if Mark.DONE in transaction.marks.values():
         return False
@@ -231,8 +235,8 @@ def _is_untouched(bound: Bound[S], transaction: Transaction) -> Routine[bool]:
 def _rest(journal: Journal, latest: list[Transaction]) -> Routine[None]:
     try:
         yield from journal.release(latest[0])
+    except FencedError:
+        raise  # whoever is shut out must hear of it: this process is to end
     except (StoreError, OperationError):
         # It stays ours in the record; this process takes it on again by the record's own word.
         return
-
-

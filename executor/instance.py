@@ -16,6 +16,7 @@ from functools import partial
 
 from executor.directory import place_from_json, place_to_json
 from executor.effects import Routine, act, look, settle
+from executor.errors import UnavailableError
 from executor.ports import Clock, Session
 from omap import names
 from omap.codec import CorruptError, Rev, Writer, decode, encode, encode_schema
@@ -134,7 +135,10 @@ class Instance:
             mine = _noted(self._local).get(self.id, set()) | ({place} if place else set())
             value = encode([place_to_json(each) for each in sorted(mine)])
             write = Write(sets={f"instance/{self.id}": value}, create=Create.IF_ABSENT)
-            self._local.write(_LOCAL, write)
+            answer = self._local.write(_LOCAL, write)
+        if answer is not Answer.APPLIED:
+            msg = f"the state directory {self._local.place} did not confirm a note; its disk may be failing"
+            raise UnavailableError(msg)
 
 
 def _noted(local: Store) -> dict[str, set[Place]]:

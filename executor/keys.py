@@ -57,7 +57,9 @@ class Keys:
         with self._lock:
             held = self._held.get(key)
             if held is None:
-                running = Running(operation, label, request, self._clock.monotonic(), self._holder, keys={key})
+                running = Running(
+                    operation, label, request, self._clock.monotonic(), self._holder, keys={key}
+                )
                 self._held[key] = running
                 return running, True
         if held.operation == operation and is_same(held.request):

@@ -11,7 +11,7 @@ import dataclasses
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar, cast
+from typing import Generic, TypeVar
 
 from executor.ports import Session
 from omap.codec import JSON, CorruptError
@@ -159,6 +159,7 @@ class Operation(Generic[S]):
     """A versioned plan.  A transaction begun under one version is ended by that version's stages.
 
     `during` is the subject's state while it runs and `after` the one its commit leaves (None: unchanged).
+    `needs_unused`: it is refused while a node holds the subject.
     """
 
     name: str
@@ -167,6 +168,7 @@ class Operation(Generic[S]):
     stages: tuple[Stage[S], ...]
     during: SubjectState | None = None
     after: SubjectState | None = None
+    needs_unused: bool = False
 
     def stage(self, name: str) -> Stage[S]:
         """The stage of this name.  Raises CorruptError: a record that names another one was not written by this plan."""
@@ -248,7 +250,9 @@ class Transaction:
             "data": dict(self.data),
             "marks": [[name, mark.value] for name, mark in self.marks.items()],
             "state": self.state.value,
-            "failure": None if self.failure is None else {"kind": self.failure.kind, "text": self.failure.text},
+            "failure": None
+            if self.failure is None
+            else {"kind": self.failure.kind, "text": self.failure.text},
             "begun": self.begun,
             "ended": self.ended,
             "opens": list(self.opens),
@@ -260,7 +264,7 @@ class Transaction:
         """From the record.  Raises CorruptError when a field is missing or of the wrong kind."""
         known = {f.name for f in dataclasses.fields(cls)} - {"extra"}
         failure = value.get("failure")
-        ended = value.get("ended")
+        begun, ended = value.get("begun"), value.get("ended")
         return cls(
             operation=_field(value, "operation", str),
             version=_field(value, "version", int),
@@ -269,11 +273,11 @@ class Transaction:
             request=_field(value, "request", dict),
             data=_field(value, "data", dict),
             marks=_marks(_field(value, "marks", list)),
-            state=TransactionState(_field(value, "state", str)),
+            state=_one_of(TransactionState, _field(value, "state", str)),
             failure=Failure(_field(failure, "kind", str), _field(failure, "text", str))
             if isinstance(failure, dict)
             else None,
-            begun=float(cast("float", value.get("begun") or 0.0)),
+            begun=float(begun) if isinstance(begun, int | float) else 0.0,
             ended=float(ended) if isinstance(ended, int | float) else None,
             opens=tuple(str(attempt) for attempt in _field(value, "opens", list)),
             after=_field(value, "after", str),
@@ -298,5 +302,16 @@ def _marks(rows: list[JSON]) -> dict[str, Mark]:
         if not isinstance(row, list) or len(row) != len(("stage", "mark")):
             msg = "a recorded transaction holds a malformed mark"
             raise CorruptError(msg)
-        marks[str(row[0])] = Mark(str(row[1]))
+        marks[str(row[0])] = _one_of(Mark, str(row[1]))
     return marks
+
+
+E = TypeVar("E", bound=enum.Enum)
+
+
+def _one_of(kind: type[E], value: str) -> E:
+    try:
+        return kind(value)
+    except ValueError:
+        msg = f"a recorded transaction holds {value!r}, which is no {kind.__name__} that this version knows"
+        raise CorruptError(msg) from None

@@ -174,9 +174,13 @@ class OperationExecutor(Generic[S]):
     def _cancel(self, request: Request[S], deadline: float) -> None:
         """A delete that meets its own subject's create at work leaves the wish that it be taken back."""
         holder = self._context.keys.holder_of(request.key)
-        if holder is None or not isinstance(request, Change) or not request.needs_unused:
+        if holder is None or not isinstance(request, Change) or not request.operation.needs_unused:
             return
-        if not any(o.policy is Policy.REVERT for (n, _), o in self._context.operations.items() if n == holder.operation):
+        if not any(
+            o.policy is Policy.REVERT
+            for (n, _), o in self._context.operations.items()
+            if n == holder.operation
+        ):
             return
         pool = self._pool(request.session.cluster)
         wish = pool.submit(lambda: self._driver.drive(cancel_running(request, self._context, holder)))
@@ -221,7 +225,11 @@ class OperationExecutor(Generic[S]):
         except BaseException as problem:  # noqa: BLE001 - whatever it is, the key is released and the callers are told
             error = problem
         cause = error.__cause__ if isinstance(error, OperationError) else error
-        if cause is not None and not isinstance(cause, (OperationError, StoreError)) and self._on_fault is not None:
+        if (
+            cause is not None
+            and not isinstance(cause, (OperationError, StoreError))
+            and self._on_fault is not None
+        ):
             self._on_fault(f"{request.operation_name} of {request.label}", cause)
         # The key goes before the answer: whoever got the answer may ask for the subject again at once.
         self._context.keys.leave(running)

@@ -14,7 +14,17 @@ from executor.effects import Routine, act, look, settle
 from executor.errors import PendingError, PermanentError
 from executor.model import Fact, Object, SubjectState, Transaction
 from omap import names
-from omap.codec import JSON, SCHEMA, Rev, Writer, decode_object, encode, encode_schema, read_record
+from omap.codec import (
+    JSON,
+    SCHEMA,
+    CorruptError,
+    Rev,
+    Writer,
+    decode_object,
+    encode,
+    encode_schema,
+    read_record,
+)
 from omap.store import Absent, Answer, Condition, Create, Equals, ObjectMissingError, Store, Write
 
 NO_WRITER = b"none"
@@ -85,6 +95,9 @@ class Record:
     @classmethod
     def parse(cls, name: str, keys: Mapping[str, bytes]) -> Record:
         """From the keys of the object.  Raises CorruptError, SchemaTooNewError."""
+        if names.REQUEST_NAME not in keys:
+            msg = f"{name} lacks {names.REQUEST_NAME}"
+            raise CorruptError(msg)
         owner = decode_object(keys.get(names.OWNER, b"{}"), f"{name} {names.OWNER}")
         instance = owner.get("instance")
         epoch = owner.get("epoch")
@@ -97,11 +110,21 @@ class Record:
             name=name,
             keys=keys,
             rev=Rev.parse(keys.get(names.REV, b""), f"{name} {names.REV}"),
-            state=SubjectState(keys.get(names.STATE, b"").decode()),
-            owner=Owner(instance if isinstance(instance, str) else None, epoch if isinstance(epoch, int) else 0),
+            state=_state(keys.get(names.STATE, b""), f"{name} {names.STATE}"),
+            owner=Owner(
+                instance if isinstance(instance, str) else None, epoch if isinstance(epoch, int) else 0
+            ),
             head=decode_object(keys.get(names.HEAD, b"{}"), f"{name} {names.HEAD}"),
             transactions=dict(sorted(transactions.items())),
         )
+
+
+def _state(value: bytes, what: str) -> SubjectState:
+    try:
+        return SubjectState(value.decode())
+    except ValueError as error:
+        msg = f"{what} holds no state that this version knows"
+        raise CorruptError(msg) from error
 
 
 def read(store: Store, name: str, point: str) -> Routine[Record]:
@@ -132,6 +155,8 @@ class RecordWriter:
         self._steps = 0
         self._rev = Rev(0, "nobody")
         self._epoch = 0
+        self.was_making_unknown = False
+        """Whether an answer to the write that makes the record was lost: that write may still come in."""
 
     def create(self, point: str, transaction: Transaction, sets: Mapping[str, bytes]) -> Routine[None]:
         """Make the record with the whole intent.  Raises LostError when somebody else made it first."""
@@ -145,7 +170,8 @@ class RecordWriter:
             names.tx_key(transaction.seq): encode(transaction.to_json()),
             **sets,
         }
-        answer = yield from self._put(point, Write(sets=keys, create=Create.EXCLUSIVE))
+        write = Write(sets=keys, create=Create.EXCLUSIVE)
+        answer = yield from settle(lambda: self._make(point, write))
         if answer is Answer.EXISTS:
             found = yield from read(self._store, self._name, f"{point}.judge")
             if found.rev != rev:
@@ -153,12 +179,19 @@ class RecordWriter:
                 raise LostError(msg)
         self._rev = rev
 
-    def take(self, point: str, seen: Record, transaction: Transaction, sets: Mapping[str, bytes]) -> Routine[None]:
+    def take(
+        self,
+        point: str,
+        seen: Record,
+        transaction: Transaction,
+        sets: Mapping[str, bytes],
+        facts: Sequence[Fact] = (),
+    ) -> Routine[None]:
         """Become the owner on the condition that nothing moved since the record was read.  Raises LostError."""
         self._epoch = seen.owner.epoch + 1
         self._rev = seen.rev
         owner = Owner(self._instance, self._epoch).to_bytes()
-        yield from self.save(point, transaction, {**sets, names.OWNER: owner})
+        yield from self.save(point, transaction, {**sets, names.OWNER: owner}, facts)
 
     def save(
         self,
@@ -202,7 +235,9 @@ class RecordWriter:
                 return
             yield from self._judge(point, None, heed_cancel=False)
 
-    def release(self, point: str, transaction: Transaction, sets: Mapping[str, bytes] | None = None) -> Routine[None]:
+    def release(
+        self, point: str, transaction: Transaction, sets: Mapping[str, bytes] | None = None
+    ) -> Routine[None]:
         """Leave the transaction at rest: nobody's, epoch kept.
 
         Tried once: whoever comes next takes it on by a conditional write, wherever this one ends up.
@@ -238,6 +273,11 @@ class RecordWriter:
     def _put(self, point: str, write: Write) -> Routine[Answer]:
         return settle(lambda: act(point, lambda: self._store.write(self._name, write)))
 
+    def _make(self, point: str, write: Write) -> Routine[Answer]:
+        answer = yield from act(point, lambda: self._store.write(self._name, write))
+        self.was_making_unknown = self.was_making_unknown or answer is Answer.UNKNOWN
+        return answer
+
     def _judge(self, point: str, token: Rev | None, *, heed_cancel: bool) -> Routine[bool]:
         """After a failed condition: whether the write with this token is there; if not, go on from what is there."""
         try:
@@ -248,7 +288,11 @@ class RecordWriter:
         if found.rev == token:
             return True
         transaction = found.transactions.get(self._seq)
-        if found.owner != Owner(self._instance, self._epoch) or transaction is None or not transaction.state.is_open:
+        if (
+            found.owner != Owner(self._instance, self._epoch)
+            or transaction is None
+            or not transaction.state.is_open
+        ):
             msg = f"{self._name} was taken over by {found.owner.instance or 'nobody'} (epoch {found.owner.epoch}); retry"
             raise LostError(msg)
         if heed_cancel and found.is_cancelled:

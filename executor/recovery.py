@@ -24,7 +24,8 @@ from executor.model import Failure, Object, Policy, S, SubjectState, Transaction
 from executor.record import read
 from executor.resume import Subject, enter, resume
 from omap import names
-from omap.store import Equals, ObjectMissingError, Place, Store, Write
+from omap.codec import CorruptError
+from omap.store import Answer, Equals, ObjectMissingError, Place, Store, Write
 
 TOMBSTONE_BATCH = 128
 """How many tombstones one write removes at most."""
@@ -36,38 +37,55 @@ class Found:
 
     open: tuple[OpenEntry, ...] = ()
     due: tuple[tuple[str, TrashedEntry], ...] = ()
+    corrupt: tuple[CorruptError, ...] = ()
+    """What cannot be read, each by itself: it stops nothing else."""
 
 
 def scan(store: Store, now: float) -> Found:
     """Read what is open and what is due for its purge.  Raises the store's errors."""
     opened: list[OpenEntry] = []
     due: list[tuple[str, TrashedEntry]] = []
+    corrupt: list[CorruptError] = []
     for shard in names.shard_names():
         for prefix in (names.OPEN_PREFIX, names.TRASH_PREFIX):
             for key, value in _keys(store, shard, prefix).items():
-                if prefix == names.OPEN_PREFIX:
-                    opened.append(OpenEntry.parse(key, value))
+                try:
+                    if prefix == names.OPEN_PREFIX:
+                        opened.append(OpenEntry.parse(key, value))
+                        continue
+                    entry = TrashedEntry.parse(key, value)
+                except CorruptError as error:
+                    corrupt.append(error)
                     continue
-                entry = TrashedEntry.parse(key, value)
                 if entry.due <= now:
                     due.append((shard, entry))
-    return Found(tuple(opened), tuple(due))
+    return Found(tuple(opened), tuple(due), tuple(corrupt))
 
 
 def expire(store: Store, now: float) -> int:
-    """Remove tombstones whose time is over, in batches.  Returns how many went.  Raises the store's errors."""
+    """Remove tombstones whose time is over, in batches.  Returns how many went.  Raises the store's errors.
+
+    One that cannot be read stays for a person to look at.
+    """
     gone = 0
     for shard in names.shard_names():
         expired = [
             (key, value)
             for key, value in _keys(store, shard, names.GONE_PREFIX).items()
-            if tombstone_expiry(key, value) <= now
+            if _has_expired(key, value, now)
         ]
         for batch in _batches(expired):
             conditions = tuple(Equals(key, value) for key, value in batch)
-            store.write(shard, Write(conditions, removes=tuple(key for key, _ in batch)))
-            gone += len(batch)
+            answer = store.write(shard, Write(conditions, removes=tuple(key for key, _ in batch)))
+            gone += len(batch) if answer is Answer.APPLIED else 0  # else they are met again in the next round
     return gone
+
+
+def _has_expired(key: str, value: bytes, now: float) -> bool:
+    try:
+        return tombstone_expiry(key, value) <= now
+    except CorruptError:
+        return False
 
 
 def _keys(store: Store, shard: str, prefix: str) -> dict[str, bytes]:
@@ -161,7 +179,11 @@ def _settle(settlement: Settlement[S], subject: Subject[S]) -> Routine[Object]:
         return {}
     operation = context.operation(transaction.operation, transaction.version)
     turn = None
-    if operation.policy is Policy.REVERT and transaction.state is TransactionState.OPEN and not record.is_cancelled:
+    if (
+        operation.policy is Policy.REVERT
+        and transaction.state is TransactionState.OPEN
+        and not record.is_cancelled
+    ):
         asked = record.keys.get(names.ASKED, b"-")
         unasked = settlement.watch.unasked_for(entry.uuid, asked, context.clock.monotonic())
         if unasked < context.periods.abandonment:
@@ -193,5 +215,3 @@ def purge(context: Context[S], session: S, entry: TrashedEntry, name: str) -> Ch
     """The change that ends a subject whose time in the trash is over; `name` is the purging operation's."""
     operation = next(planned for (known, _), planned in context.operations.items() if known == name)
     return Change(operation, session, entry.uuid, entry.home, {"purge": entry.uuid}, SubjectState.TRASHED)
-
-

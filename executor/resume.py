@@ -14,10 +14,11 @@ from executor.history import entries_of
 from executor.keys import Running
 from executor.model import Failure, Policy, S, Transaction, TransactionState
 from executor.record import Record, RecordWriter
+from executor.unused import step_back_if_used
 from executor.volume_journal import VolumeJournal
 from omap import names
 from omap.codec import encode
-from omap.store import Place
+from omap.store import Place, Store
 
 JOURNAL = "journal"
 """Key of a transaction's data that names the journal place."""
@@ -38,14 +39,18 @@ class Subject(Generic[S]):
         """Object name of its record."""
         return names.record_name(self.uuid)
 
+    @property
+    def store(self) -> Store:
+        """The store of its record's place."""
+        return self.session.store(self.home)
+
     def directory(self, journal: Place, request_name: str) -> Directory:
         """The shard of its request name."""
         return Directory(self.session.store(journal), self.context.served, request_name)
 
     def writer(self, seq: int) -> RecordWriter:
         """A hand on its record for one transaction."""
-        store = self.session.store(self.home)
-        return RecordWriter(store, self.record_name, self.context.instance.id, seq)
+        return RecordWriter(self.store, self.record_name, self.context.instance.id, seq)
 
 
 def enter(context: Context[S], session: S, place: Place) -> Routine[bool]:
@@ -76,7 +81,9 @@ def refuse_foreign(context: Context[S], record: Record, transaction: Transaction
     raise PendingError(msg)
 
 
-def resume(subject: Subject[S], record: Record, transaction: Transaction, turn: Failure | None) -> Routine[Transaction]:
+def resume(
+    subject: Subject[S], record: Record, transaction: Transaction, turn: Failure | None
+) -> Routine[Transaction]:
     """Take the open transaction on and end it; with `turn` it is undone instead of finished.
 
     Raises LostError when somebody else was first, and what `engine.run` raises.
@@ -87,20 +94,32 @@ def resume(subject: Subject[S], record: Record, transaction: Transaction, turn: 
         turn = Failure("CancelledError", f"{record.request_name} was deleted while it was being created")
     attempt = context.instance.attempt()
     taken = transaction.held_by(context.instance.id, attempt)
-    if turn is not None and taken.state is TransactionState.OPEN:
-        taken = taken.undoing(turn)
     directory = subject.directory(journal_of(record), record.request_name)
     mark = OpenEntry(subject.uuid, attempt, operation.name, subject.home, record.request_name)
     point = f"{operation.name}.adopt"
-    yield from directory.mark(f"{point}.open", mark)
+    if not (yield from directory.mark(f"{point}.open", mark)):
+        # It ended in the directory, and only the record is left: earlier marks lead here until that has gone too.
+        # A creation that the record still calls open came in with a late write, and is taken back again.
+        taken = transaction.held_by(context.instance.id, None)
+        if operation.policy is Policy.REVERT:
+            turn = turn or Failure("BuriedError", f"{record.request_name} was taken back before")
+    if turn is not None and taken.state is TransactionState.OPEN:
+        taken = taken.undoing(turn)
     writer = subject.writer(transaction.seq)
     asked = encode({"time": context.clock.now(), "by": context.instance.id})
     yield from writer.take(point, record, taken, {names.ASKED: asked})
     earlier = [e for e in entries_of(record.keys) if e.node or e.transaction.seq != transaction.seq]
     journal = VolumeJournal(
-        context, directory, writer, operation, record.request_name, subject.uuid, subject.home, record.head, earlier
+        context,
+        directory,
+        writer,
+        operation,
+        record.request_name,
+        subject.uuid,
+        subject.home,
+        record.head,
+        earlier,
     )
     bound = engine.Bound(operation, subject.session, subject.uuid, subject.home)
+    yield from step_back_if_used(bound, journal, subject.store, record, taken)
     return (yield from engine.run(bound, journal, engine.Begun(taken)))
-
-

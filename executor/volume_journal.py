@@ -103,7 +103,9 @@ class VolumeJournal:
         value = tombstone(self._request_name, self._holder, expiry, history)
         yield from self._directory.bury(self._point("tombstone"), self._uuid, value)
         yield from self._writer.remove(self._point("record.remove"))
-        self._directory.drop(self._uuid, ended.opens)
+        if not self._writer.was_making_unknown:
+            self._directory.drop(self._uuid, ended.opens)
+        # Else a late copy may make the record anew: the marks stay, so that recovery looks once more.
 
     def _heeds_cancel(self, transaction: Transaction) -> bool:
         return self._operation.policy is Policy.REVERT and transaction.state is TransactionState.OPEN

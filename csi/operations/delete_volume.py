@@ -2,7 +2,7 @@
 
 | stage | effect | probe |
 |---|---|---|
-| `trash` | the image is moved to the trash | whether the image still has its name |
+| `trash` | the image is moved to the trash | whether it is in the trash, or its name is no longer its own |
 
 A delete only goes forward; as long as it changed nothing it can be refused, and the volume is live as before.
 """
