@@ -1,1 +1,1 @@
-"""The driver: gRPC services, request parsing, operations made of stages, image backends, node mounts, command line."""
+"""The driver: gRPC services, requests, operations made of stages, images, node mounts, command line."""

@@ -37,8 +37,8 @@ _ORDER = tuple(SubjectState)
 class Change(Generic[S]):
     """A request to change the subject with this uuid.
 
-    `requires` is the state that it can begin in; a subject that is in the state `operation.after` already, or beyond,
-    counts as done.
+    `requires` is the state that it can begin in; a subject that is in the state `operation.after` already,
+    or beyond, counts as done.
     """
 
     operation: Operation[S]
@@ -88,7 +88,10 @@ def _change(change: Change[S], subject: Subject[S]) -> Routine[Object]:
             if _is_beyond(record.state, operation):
                 return dict(record.head_data)
             if record.state is not change.requires:
-                msg = f"{record.request_name} ({subject.uuid}) is {record.state.value}, so no {operation.name} can begin"
+                msg = (
+                    f"{record.request_name} ({subject.uuid}) is {record.state.value}, so no "
+                    f"{operation.name} can begin"
+                )
                 raise PreconditionError(msg)
             ended = yield from _begin(change, subject, record)
             return dict(ended.data)
@@ -149,17 +152,7 @@ def _begin(change: Change[S], subject: Subject[S], record: Record) -> Routine[Tr
         msg = f"{record.request_name} ({subject.uuid}) was removed meanwhile; retry"
         raise PendingError(msg)
     yield from writer.take(f"{operation.name}.record", record, begun.transaction, sets, begun.facts)
-    journal = VolumeJournal(
-        context,
-        directory,
-        writer,
-        operation,
-        record.request_name,
-        subject.uuid,
-        subject.home,
-        record.head,
-        entries_of(record.keys),
-    )
+    journal = VolumeJournal(context, bound, directory, writer, record.head, entries_of(record.keys))
     yield from step_back_if_used(bound, journal, subject.store, record, begun.transaction)
     return (yield from engine.run(bound, journal, begun))
 
@@ -185,7 +178,7 @@ def _wish(subject: Subject[S], record: Record) -> Routine[None]:
 
 
 def cancel_running(change: Change[S], context: Context[S], running: Running) -> Routine[Object]:
-    """For a delete that meets its subject's create at work in this very process: leave the wish in the record.
+    """A delete that meets its subject's create at work in this process leaves the wish in the record.
 
     The create's next write finds it.  Raises PendingError, or does nothing when the create is over by now.
     """

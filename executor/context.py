@@ -74,7 +74,10 @@ class Context(Generic[S]):
     places: Places[S] = field(default_factory=Places)
 
     def operation(self, name: str, version: int) -> Operation[S]:
-        """The plan of a recorded transaction.  Raises CorruptError: it is a newer driver's, this one must not end it."""
+        """The plan of a recorded transaction.
+
+        Raises CorruptError: it is a newer driver's, this one must not end it.
+        """
         operation = self.operations.get((name, version))
         if operation is None:
             msg = f"{name} version {version} is not an operation that this driver knows; upgrade it to go on"

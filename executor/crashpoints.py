@@ -1,8 +1,8 @@
 """Crash points: the product can be told to die or to stop at a named touch of the world.
 
-`WAYMARK_CRASH_AT=<point>:{before,after}[:kill|stop]` arms one.  `kill` (the default) is SIGKILL to oneself, `stop` is
-SIGSTOP; each happens once.  Points are the names of effects (`executor.effects`), so every change that an operation
-makes has two of them.
+`WAYMARK_CRASH_AT=<point>:{before,after}[:kill|stop]` arms one.  `kill` (the default) is SIGKILL to oneself,
+`stop` is SIGSTOP; each happens once.  Points are the names of effects (`executor.effects`), so every change
+that an operation makes has two of them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def change_points(operation: Operation[S]) -> list[str]:
 def node_points(operation: Operation[S], *, claims: bool = False, facts: Sequence[str] = ()) -> list[str]:
     """The changes that an undisturbed operation of a node makes, in order.
 
-    `claims`: it tells the cluster when it begins and ends; `facts`: stages whose intent tells the cluster something.
+    `claims`: it tells the cluster when it begins and ends; `facts`: stages whose intent tells the cluster
+    something.
     """
     points = ["local.begin", *(["begin"] if claims else [])]
     for number, stage in enumerate(operation.stages):

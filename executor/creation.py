@@ -1,8 +1,9 @@
 """Making a subject under a request name.
 
-A new name costs three writes and no read: the shard (name and `open/` mark), the record (which carries the whole
-intent), and the commit.  Whatever an earlier attempt left is found by the failed condition of the first of them and
-then goes on from its marks; nothing is made twice, because the names of physical things are fixed in the intent.
+A new name costs three writes and no read: the shard (name and `open/` mark), the record (which carries the
+whole intent), and the commit.  Whatever an earlier attempt left is found by the failed condition of the
+first of them and then goes on from its marks; nothing is made twice, because the names of physical things
+are fixed in the intent.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class Creation(Generic[S]):
 
     * `request`: what was asked, canonical, for the history and for joining an identical request.
     * `plan`: given the new uuid, all data of the operation, with the names of physical things fixed.
-    * `difference`: given recorded data, in what it differs from this request; "" when the request is the same.
+    * `difference`: given recorded data, in what it differs from this request; "" when the request is the
+      same.
     * `check`: looks at the places before anything is written.
     """
 
@@ -113,10 +115,8 @@ def _begin(
         after=operation.after.value if operation.after else "",
     )
     writer = subject.writer(transaction.seq)
-    journal = VolumeJournal(
-        context, directory, writer, operation, creation.name, subject.uuid, subject.home, {}, ()
-    )
     bound = engine.Bound(operation, subject.session, subject.uuid, subject.home)
+    journal = VolumeJournal(context, bound, directory, writer, {})
     sets = {
         names.REQUEST_NAME: creation.name.encode(),
         names.STATE: SubjectState.CREATING.value.encode(),
@@ -157,7 +157,8 @@ def _existing(
 ) -> Routine[Object | None]:
     """What the name means already: its result, an error, or None when it is free now and all begins anew."""
     operation = creation.operation
-    # The name may lead to another place than was asked for: there too, predecessors are shut out before we look.
+    # The name may lead to another place than was asked for: there too, predecessors are shut out before we
+    # look.
     yield from enter(subject.context, subject.session, subject.home)
     try:
         record = yield from read(
@@ -201,7 +202,10 @@ def _without_record(
     if (yield from directory.is_buried(f"{operation.name}.read", found.uuid)):
         return None
     if not context.instance.may_take(found.instance):
-        msg = f"{creation.name} is being made by {found.instance}, which has not recorded its plan yet; retry later"
+        msg = (
+            f"{creation.name} is being made by {found.instance}, which has not recorded its plan yet; "
+            "retry later"
+        )
         raise PendingError(msg)
     attempt = context.instance.attempt()
     if found.home != creation.home:

@@ -1,7 +1,8 @@
-"""The directory: which subject a request name means, what is being worked on, what waits for its purge, what is gone.
+"""The directory: what a request name means, what is at work, what waits for its purge, what is gone.
 
-A shard has no `rev`: each write is conditional on the very keys it touches.  An `open/` mark that has served goes with
-the shard's next write, else in a flush; it is unique for its attempt, so that its late removal takes nobody else's.
+A shard has no `rev`: each write is conditional on the very keys it touches.  An `open/` mark that has served
+goes with the shard's next write, else in a flush; it is unique for its attempt, so that its late removal
+takes nobody else's.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def place_from_json(value: object) -> Place:
 
 @dataclass(frozen=True, slots=True)
 class NameEntry:
-    """What a `name/` key says: the subject, the place of its record, and the attempt that reserved the name."""
+    """What a `name/` key says: the subject, its record's place, and the attempt that reserved the name."""
 
     uuid: str
     home: Place
@@ -132,7 +133,10 @@ class TrashedEntry:
 
 
 class Served:
-    """`open/` marks that have served and wait for a write to go with.  Shared by all routines of a process."""
+    """`open/` marks that have served and wait for a write to go with.
+
+    Shared by all routines of a process.
+    """
 
     def __init__(self) -> None:
         """Nothing waits."""
@@ -162,7 +166,10 @@ class Served:
         return answer
 
     def flush(self) -> int:
-        """Remove all waiting marks now, a write for each shard; what fails stays for the next time.  Returns how many went."""
+        """Remove all waiting marks now, a write for each shard; what fails stays for the next time.
+
+        Returns how many went.
+        """
         with self._lock:
             waiting = dict(self._stores)
             self._stores.clear()
@@ -195,9 +202,9 @@ class Directory:
         self._shard = names.shard_name(request_name)
 
     @property
-    def place(self) -> Place:
-        """The journal place."""
-        return self._store.place
+    def request_name(self) -> str:
+        """The name that this is about."""
+        return self._name
 
     def claim(self, point: str, entry: NameEntry, mark: OpenEntry) -> Routine[NameEntry]:
         """Reserve the name and mark the attempt, in one write that needs no read.
@@ -250,7 +257,10 @@ class Directory:
         yield from self._leave(point, entry.uuid, {names.trash_key(entry.uuid): entry.to_bytes()}, ())
 
     def bury(self, point: str, uuid: str, tombstone: bytes) -> Routine[None]:
-        """Set the tombstone; free the name and forget the purge, whichever is there.  Done already is success."""
+        """Set the tombstone; free the name and forget the purge, whichever is there.
+
+        Done already is success.
+        """
         yield from self._leave(point, uuid, {names.gone_key(uuid): tombstone}, (names.trash_key(uuid),))
 
     def is_buried(self, point: str, uuid: str) -> Routine[bool]:
@@ -273,7 +283,8 @@ class Directory:
                     (Equals(name_key, keys[name_key]),), sets, (name_key, *removes), Create.IF_ABSENT
                 )
             else:
-                # A tombstone ends everything: a late copy of this write must not set what the purge has taken away.
+                # A tombstone ends everything: a late copy of this write must not set what the purge has
+                # taken away.
                 absent = tuple(Absent(key) for key in {**sets, gone_key: b""})
                 write = Write(absent, sets, tuple(removes), Create.IF_ABSENT)
             answer = yield from self._put(point, write)

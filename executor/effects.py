@@ -1,8 +1,9 @@
 """What a routine yields: effects on the world outside, one at a time, each with a name.
 
-A routine is a generator.  It decides and never acts: it yields an `Effect` and is sent the outcome, or has the effect's
-exception thrown in.  Whoever drives it (threads in production, a test that crashes at a chosen effect) sees every
-touch of the world, and where it is.  The name of an effect is its **point**, `<operation>.<what>`.
+A routine is a generator.  It decides and never acts: it yields an `Effect` and is sent the outcome, or has
+the effect's exception thrown in.  Whoever drives it (threads in production, a test that crashes at a chosen
+effect) sees every touch of the world, and where it is.  The name of an effect is its **point**,
+`<operation>.<what>`.
 """
 
 from __future__ import annotations
@@ -60,9 +61,10 @@ def pauses() -> Generator[float, None, None]:
 def settle(attempt: Callable[[], Routine[Answer]]) -> Routine[Answer]:
     """Make a conditional write until its fate is known; the very same write each time.
 
-    A write that timed out may still be applied.  Made again under the same condition, at most one of the two can be:
-    the answer "condition failed" then says that the record moved, and the caller reads who moved it.  Once an answer
-    was lost, an error of a later try proves nothing about the first, so only a fence ends the trying.
+    A write that timed out may still be applied.  Made again under the same condition, at most one of the two
+    can be: the answer "condition failed" then says that the record moved, and the caller reads who moved it.
+    Once an answer was lost, an error of a later try proves nothing about the first, so only a fence ends the
+    trying.
     """
     unknown = False
     for seconds in pauses():

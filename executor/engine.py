@@ -1,10 +1,11 @@
 """How a transaction runs: forward through its stages from where its marks stand, or back.
 
-The engine knows stages and marks; where the marks are kept is the journal's matter (`executor.volume_journal` for the
-controller, `executor.node_journal` for nodes).  It decides and yields; it never acts, blocks or takes a lock.
+The engine knows stages and marks; where the marks are kept is the journal's matter
+(`executor.volume_journal` for the controller, `executor.node_journal` for nodes).  It decides and yields; it
+never acts, blocks or takes a lock.
 
-A stage's intent is durable before its effect.  "Stage k done" travels with the next write, which is "stage k+1
-intended" or the commit.  A stage that is only intended is probed, never trusted.
+A stage's intent is durable before its effect.  "Stage k done" travels with the next write, which is "stage
+k+1 intended" or the commit.  A stage that is only intended is probed, never trusted.
 """
 
 from __future__ import annotations
@@ -74,7 +75,10 @@ class Bound(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A transaction whose next stage has its intent, not yet written.  `stage` is that stage, "" when none is left."""
+    """A transaction whose next stage has its intent, not yet written.
+
+    `stage` is that stage, "" when none is left.
+    """
 
     transaction: Transaction
     stage: str = ""
@@ -100,10 +104,12 @@ def intend(bound: Bound[S], transaction: Transaction, facts: tuple[Fact, ...] = 
 
 
 def run(bound: Bound[S], journal: Journal, begun: Begun) -> Routine[Transaction]:
-    """Take a transaction to its end.  Returns it as it ended: done, or reverted if it was already being undone.
+    """Take a transaction to its end.
 
-    Raises the PermanentError that it failed with once everything is undone, or a TransientError with the transaction
-    at rest: the same request goes on from there.
+    Returns it as it ended: done, or reverted if it was already being undone.
+
+    Raises the PermanentError that it failed with once everything is undone, or a TransientError with the
+    transaction at rest: the same request goes on from there.
     """
     transaction = begun.transaction
     latest = [transaction]
@@ -195,7 +201,10 @@ def _backward(bound: Bound[S], journal: Journal, latest: list[Transaction]) -> R
 def _give_up(
     bound: Bound[S], journal: Journal, latest: list[Transaction], error: PermanentError
 ) -> Routine[Transaction]:
-    """End what failed for good as its policy says; raises in every case, the very error only once nothing is left."""
+    """End what failed for good as its policy says.
+
+    Raises in every case, the very error only once nothing is left.
+    """
     failure = Failure(type(error).__name__, str(error))
     try:
         if bound.operation.policy is Policy.REVERT:
@@ -203,11 +212,8 @@ def _give_up(
             yield from journal.save(bound.point("undo"), turned, ())
             latest[0] = turned
             yield from _backward(bound, journal, latest)
-        elif (yield from is_untouched(bound, latest[0])):
-            latest[0] = yield from journal.unchanged(latest[0].undoing(failure))
         else:
-            msg = f"{error}; {bound.operation.name} of {bound.uuid} has begun and stays open; retry once the cause is gone"
-            raise UnavailableError(msg)
+            yield from _put_back(bound, journal, latest, failure)
     except (LostError, FencedError):
         raise
     except Exception as also:
@@ -218,6 +224,21 @@ def _give_up(
         msg = f"{error}; what it left is not cleared away yet ({detail}); retry"
         raise UnavailableError(msg) from also
     raise error
+
+
+def _put_back(
+    bound: Bound[S], journal: Journal, latest: list[Transaction], failure: Failure
+) -> Routine[None]:
+    """End what made no effect as unchanged.
+
+    Raises UnavailableError when it made one: then it only goes on.
+    """
+    if not (yield from is_untouched(bound, latest[0])):
+        msg = (
+            f"{bound.operation.name} of {bound.uuid} has begun and only goes on; retry once the cause is gone"
+        )
+        raise UnavailableError(msg)
+    latest[0] = yield from journal.unchanged(latest[0].undoing(failure))
 
 
 def is_untouched(bound: Bound[S], transaction: Transaction) -> Routine[bool]:

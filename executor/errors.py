@@ -16,8 +16,8 @@
         ├── OverloadedError         no worker is free
         └── UnavailableError        the cluster or a tool does not answer
 
-Each text names the thing, the state and the next step, and never holds a secret.  `csi.errors` is the one place that
-turns these classes into gRPC codes.
+Each text names the thing, the state and the next step, and never holds a secret.  `csi.errors` is the one
+place that turns these classes into gRPC codes.
 """
 
 from __future__ import annotations

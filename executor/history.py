@@ -1,4 +1,7 @@
-"""What happened to a subject, read from its transactions; and its current state, computed by scanning them."""
+"""What happened to a subject, read from its transactions.
+
+And its current state, computed by scanning them.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ def entries_of(keys: Mapping[str, bytes]) -> tuple[Entry, ...]:
 
 
 def tombstone(request_name: str, writer: str, expiry: float, transactions: Iterable[Entry]) -> bytes:
-    """What stays of a subject until `expiry` (seconds since the epoch): its last transactions and its size points."""
+    """What stays of a subject until `expiry`, in seconds since the epoch: last transactions, size points."""
     kept: list[JSON] = []
     points: list[JSON] = []
     used = 0

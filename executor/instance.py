@@ -1,10 +1,10 @@
 """This process as the cluster knows it, and the processes before it.
 
-An instance is one controller process.  In each place it writes to, it first leaves a record of the addresses under
-which its connections write, so that a successor can shut them out.  A process that holds the lock of the same state
-directory knows that its predecessors are dead: in each place, before any work there, it marks their records as taken,
-puts their addresses on the blocklist, and waits until its own connections know.  From then on nothing of theirs can
-land any more, and their open transactions are as good as at rest.
+An instance is one controller process.  In each place it writes to, it first leaves a record of the addresses
+under which its connections write, so that a successor can shut them out.  A process that holds the lock of
+the same state directory knows that its predecessors are dead: in each place, before any work there, it marks
+their records as taken, puts their addresses on the blocklist, and waits until its own connections know.
+From then on nothing of theirs can land any more, and their open transactions are as good as at rest.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Instance:
             return (place, tuple(session.addresses)) in self._entered
 
     def enter(self, session: Session, place: Place) -> Routine[None]:
-        """Before the first effect of a session in a place: leave its addresses there, and shut predecessors out."""
+        """Before a session's first effect in a place: leave its addresses, and shut predecessors out."""
         store = session.store(place)
         addresses = tuple(session.addresses)
         # The local note comes first: a record that no successor knows to look for would fence nothing.

@@ -1,7 +1,7 @@
 """Who works on what in this process: one key for each subject, whatever it is called by.
 
-An identical request that finds its own operation running joins it and gets its result.  Any other request for the key
-is refused at once, with a text that says who holds it, in what stage and for how long.
+An identical request that finds its own operation running joins it and gets its result.  Any other request
+for the key is refused at once, with a text that says who holds it, in what stage and for how long.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Running:
     def describe(self, now: float) -> str:
         """What it is doing, for whoever is refused: operation, subject, stage, age, holder."""
         why = f" ({self.waiting})" if self.waiting else ""
-        return f"{self.operation} of {self.label} is at {self.point}{why} for {now - self.since:.0f} s on {self.holder}"
+        age = f"{now - self.since:.0f} s"
+        return f"{self.operation} of {self.label} is at {self.point}{why} for {age} on {self.holder}"
 
 
 class Keys:

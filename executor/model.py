@@ -1,8 +1,8 @@
 """Operations, stages and transactions: the plan, its state, and how that state is kept.
 
-An `Operation` is the plan: named stages in a fixed order under a version.  A `Transaction` is one run of it, as it
-stands in the record: which stages were intended and done, what was asked, and how it ended.  It is frozen; a step makes
-a new one, which the journal writes.
+An `Operation` is the plan: named stages in a fixed order under a version.  A `Transaction` is one run of it,
+as it stands in the record: which stages were intended and done, what was asked, and how it ended.  It is
+frozen; a step makes a new one, which the journal writes.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class TransactionState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A key of the record that a stage changes in the same write as its mark, on the condition that it holds `expected`.
+    """A key of the record that a stage changes in the write of its mark, if it holds `expected` before.
 
     None means absent, before or after.
     """
@@ -101,7 +101,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Intention:
-    """What a stage found out before it begins, kept with its mark; `skip` says that there is nothing to do."""
+    """What a stage found out before it begins, kept with its mark.
+
+    `skip` says that there is nothing to do.
+    """
 
     data: Mapping[str, JSON] = field(default_factory=dict)
     facts: tuple[Fact, ...] = ()
@@ -141,7 +144,8 @@ class Stage(Generic[S]):
 
     * `prepare` looks, changes nothing, and runs before the intent is written.
     * `apply` makes the effect; it runs only where the effect is absent.
-    * `probe` asks the world whether the effect is there.  It decides whenever a mark says no more than "intended".
+    * `probe` asks the world whether the effect is there.  It decides whenever a mark says no more than
+      "intended".
     * `repair` clears a half-made effect away, after which it is absent.
     * `undo` takes the effect back, whole, half-made or absent, and verifies it.
     """
@@ -171,7 +175,10 @@ class Operation(Generic[S]):
     needs_unused: bool = False
 
     def stage(self, name: str) -> Stage[S]:
-        """The stage of this name.  Raises CorruptError: a record that names another one was not written by this plan."""
+        """The stage of this name.
+
+        Raises CorruptError: a record that names another one was not written by this plan.
+        """
         for stage in self.stages:
             if stage.name == name:
                 return stage
@@ -191,9 +198,9 @@ class Failure:
 class Transaction:
     """One run of an operation, as the record keeps it.
 
-    `opens` are the attempts whose `open/` marks stand in the directory until it ended.  `after` is the state of the
-    subject that its success leaves ("" when that is not changed), so that a scan needs no plan.  Times are seconds since the
-    epoch, for people.  `extra` keeps fields that a newer version wrote.
+    `opens` are the attempts whose `open/` marks stand in the directory until it ended.  `after` is the state
+    of the subject that its success leaves ("" when that is not changed), so that a scan needs no plan.
+    Times are seconds since the epoch, for people.  `extra` keeps fields that a newer version wrote.
     """
 
     operation: str

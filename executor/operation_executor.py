@@ -1,8 +1,8 @@
 """The operation executor: one door for every changing call.
 
-`run` admits a request under its subject's key (or joins it to its own running operation), hands it to a worker of a
-bounded pool for its cluster, and waits until the caller's deadline.  The end of a call is not the end of its operation:
-the work goes on, and the retry joins it or gets the stored result.
+`run` admits a request under its subject's key (or joins it to its own running operation), hands it to a
+worker of a bounded pool for its cluster, and waits until the caller's deadline.  The end of a call is not
+the end of its operation: the work goes on, and the retry joins it or gets the stored result.
 
 Work that nobody asks for (recovery, purges, tombstones, flushes) is done by `tend`, in rounds.
 """
@@ -73,7 +73,8 @@ class OperationExecutor(Generic[S]):
     ) -> None:
         """At most `workers` operations at work and `waiting` more for each cluster.
 
-        `on_fenced` is told when the cluster has shut this process out; `on_fault` of every unexpected exception.
+        `on_fenced` is told when the cluster has shut this process out; `on_fault` of every unexpected
+        exception.
         """
         self._context = context
         self._workers = workers
@@ -94,8 +95,9 @@ class OperationExecutor(Generic[S]):
     def run(self, request: Request[S], deadline: float) -> Object:
         """Run a request to its result, or join it to its running operation.
 
-        `deadline` is by the context's monotonic clock.  Raises PendingError when it passes first (the work goes on)
-        or when something else holds the subject; OverloadedError when no worker is free; else the operation's error.
+        `deadline` is by the context's monotonic clock.  Raises PendingError when it passes first (the work
+        goes on) or when something else holds the subject; OverloadedError when no worker is free; else the
+        operation's error.
         """
         running = self._admit(request, deadline)
         return self._await(running, deadline, request.session.cluster)
@@ -110,7 +112,10 @@ class OperationExecutor(Generic[S]):
         return running.future
 
     def close(self, timeout: float) -> None:
-        """End: nothing new begins, and what is at work is left at rest at its next step; waits at most `timeout` s."""
+        """End: nothing new begins, and what is at work is left at rest at its next step.
+
+        Waits at most `timeout` s.
+        """
         self._closing.set()
         for running in self._context.keys.running():
             try:
@@ -197,7 +202,8 @@ class OperationExecutor(Generic[S]):
         if len(self._context.keys.running()) > self._limit:
             self._context.keys.leave(running)
             msg = (
-                f"{request.operation_name} of {request.label} cannot begin: {self._limit} operations of cluster "
+                f"{request.operation_name} of {request.label} cannot begin: {self._limit} operations of "
+                "cluster "
                 f"{request.session.cluster} are at work or waiting already; retry later"
             )
             raise OverloadedError(msg)
@@ -222,7 +228,7 @@ class OperationExecutor(Generic[S]):
                 self._on_fenced(str(problem))
         except StoreError as problem:
             error = operation_error(problem)
-        except BaseException as problem:  # noqa: BLE001 - whatever it is, the key is released and the callers are told
+        except BaseException as problem:  # noqa: BLE001  the callers are told
             error = problem
         cause = error.__cause__ if isinstance(error, OperationError) else error
         if (

@@ -28,14 +28,15 @@ class Session(Protocol):
     def fence(self, addresses: Sequence[str]) -> None:
         """Put other clients' addresses on the cluster's blocklist.
 
-        Raises UnavailableError, or DeniedError without the right to; an address of this very session is refused
-        with PreconditionError.
+        Raises UnavailableError, or DeniedError without the right to; an address of this very session is
+        refused with PreconditionError.
         """
 
     def barrier(self) -> None:
         """Wait until every connection of this session has the cluster map of now.
 
-        Without it a probe that follows a fence may still miss the fenced client's last write.  Raises UnavailableError.
+        Without it a probe that follows a fence may still miss the fenced client's last write.  Raises
+        UnavailableError.
         """
 
 

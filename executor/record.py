@@ -1,8 +1,8 @@
 """A subject's record: what it says, and the one way of writing to it.
 
-Each write compares the `rev` it last saw and raises it.  A write whose reply was lost is made again just so: then
-exactly one of the two can have been applied.  A write that fails is judged by reading the record from the start; the
-`rev` names its writer, so one's own late success is recognised.
+Each write compares the `rev` it last saw and raises it.  A write whose reply was lost is made again just so:
+then exactly one of the two can have been applied.  A write that fails is judged by reading the record from
+the start; the `rev` names its writer, so one's own late success is recognised.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def read(store: Store, name: str, point: str) -> Routine[Record]:
 
 
 def head_after(before: Mapping[str, JSON], transaction: Transaction) -> Object:
-    """What the head says once this transaction is done: its data over what was there, its state if it sets one."""
+    """What the head says once this is done: its data over what was there, its state if it sets one."""
     data = before.get("data")
     return {
         "state": transaction.after or before.get("state", ""),
@@ -187,7 +187,10 @@ class RecordWriter:
         sets: Mapping[str, bytes],
         facts: Sequence[Fact] = (),
     ) -> Routine[None]:
-        """Become the owner on the condition that nothing moved since the record was read.  Raises LostError."""
+        """Become the owner on the condition that nothing moved since the record was read.
+
+        Raises LostError.
+        """
         self._epoch = seen.owner.epoch + 1
         self._rev = seen.rev
         owner = Owner(self._instance, self._epoch).to_bytes()
@@ -204,9 +207,9 @@ class RecordWriter:
     ) -> Routine[None]:
         """Write the transaction as it stands, and more keys with it.
 
-        A write of somebody else that leaves us the owner (a delete that records its wish, a request that asks) is
-        taken note of, and ours made again.  Raises LostError when the record has another owner, CancelledError when
-        `heed_cancel` and a delete has recorded its wish.
+        A write of somebody else that leaves us the owner (a delete that records its wish, a request that
+        asks) is taken note of, and ours made again.  Raises LostError when the record has another owner,
+        CancelledError when `heed_cancel` and a delete has recorded its wish.
         """
         conditions, fact_sets, fact_removes = of_facts(facts)
         while True:
@@ -279,7 +282,10 @@ class RecordWriter:
         return answer
 
     def _judge(self, point: str, token: Rev | None, *, heed_cancel: bool) -> Routine[bool]:
-        """After a failed condition: whether the write with this token is there; if not, go on from what is there."""
+        """After a failed condition: whether the write with this token is there.
+
+        If not, go on from what is there.
+        """
         try:
             found = yield from read(self._store, self._name, f"{point}.judge")
         except ObjectMissingError:
@@ -293,7 +299,10 @@ class RecordWriter:
             or transaction is None
             or not transaction.state.is_open
         ):
-            msg = f"{self._name} was taken over by {found.owner.instance or 'nobody'} (epoch {found.owner.epoch}); retry"
+            msg = (
+                f"{self._name} was taken over by {found.owner.instance or 'nobody'} (epoch "
+                f"{found.owner.epoch}); retry"
+            )
             raise LostError(msg)
         if heed_cancel and found.is_cancelled:
             msg = f"{found.request_name} was deleted while it was being created"

@@ -3,8 +3,9 @@
 A scan reads the `open/`, `trash/` and `gone/` keys of the shards: its cost is what is open, not what exists.
 
 * A delete or a purge that stands open goes on to its end.
-* A create is never finished without its caller: that would be a volume that nobody ever deletes.  It is left at rest,
-  and undone once nobody has asked for it for the abandonment time, measured by this process's own clock.
+* A create is never finished without its caller: that would be a volume that nobody ever deletes.  It is left
+  at rest, and undone once nobody has asked for it for the abandonment time, measured by this process's own
+  clock.
 * An `open/` mark whose transaction is over, or never came to be, is removed.
 """
 
@@ -195,7 +196,7 @@ def _settle(settlement: Settlement[S], subject: Subject[S]) -> Routine[Object]:
 
 
 def _without_record(settlement: Settlement[S], subject: Subject[S], directory: Directory) -> Routine[None]:
-    """A mark without a record: a create that came no further than its name, or an end that came almost through."""
+    """A mark without a record: a create that came no further than its name, or an end almost through."""
     context, entry = subject.context, settlement.entry
     if not context.instance.may_take(entry.instance):
         return

@@ -98,8 +98,9 @@ def resume(
     mark = OpenEntry(subject.uuid, attempt, operation.name, subject.home, record.request_name)
     point = f"{operation.name}.adopt"
     if not (yield from directory.mark(f"{point}.open", mark)):
-        # It ended in the directory, and only the record is left: earlier marks lead here until that has gone too.
-        # A creation that the record still calls open came in with a late write, and is taken back again.
+        # It ended in the directory, and only the record is left: earlier marks lead here until that has gone
+        # too. A creation that the record still calls open came in with a late write, and is taken back
+        # again.
         taken = transaction.held_by(context.instance.id, None)
         if operation.policy is Policy.REVERT:
             turn = turn or Failure("BuriedError", f"{record.request_name} was taken back before")
@@ -109,17 +110,7 @@ def resume(
     asked = encode({"time": context.clock.now(), "by": context.instance.id})
     yield from writer.take(point, record, taken, {names.ASKED: asked})
     earlier = [e for e in entries_of(record.keys) if e.node or e.transaction.seq != transaction.seq]
-    journal = VolumeJournal(
-        context,
-        directory,
-        writer,
-        operation,
-        record.request_name,
-        subject.uuid,
-        subject.home,
-        record.head,
-        earlier,
-    )
     bound = engine.Bound(operation, subject.session, subject.uuid, subject.home)
+    journal = VolumeJournal(context, bound, directory, writer, record.head, earlier)
     yield from step_back_if_used(bound, journal, subject.store, record, taken)
     return (yield from engine.run(bound, journal, engine.Begun(taken)))

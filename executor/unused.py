@@ -1,8 +1,8 @@
 """A subject that a node holds is not taken away from under it.
 
-Whoever excludes the nodes sets the subject's state first and reads their marks after: from that write on no node can
-begin, and whoever began before it is seen by the read.  So the read belongs to every way in which the transaction goes
-on, a resumption included, until its effect is made.
+Whoever excludes the nodes sets the subject's state first and reads their marks after: from that write on no
+node can begin, and whoever began before it is seen by the read.  So the read belongs to every way in which
+the transaction goes on, a resumption included, until its effect is made.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ def step_back_if_used(
 ) -> Routine[None]:
     """After the state is set: if a node holds the subject, restore the state and raise as `refuse_used` does.
 
-    Does nothing where the operation needs no such thing, or has made its effect already: then it only goes on.
+    Does nothing where the operation needs no such thing, or has made its effect already: then it only goes
+    on.
     """
     operation: Operation[S] = bound.operation
     if not operation.needs_unused or transaction.state is not TransactionState.OPEN:

@@ -3,8 +3,8 @@
 Orders, each such that whatever a crash leaves in between is found and finished:
 
 * delete: the shard's write commits (name freed, purge noted), then the record says so.
-* end of a subject (purge, or a create taken back): the tombstone and the freed name in one write, then the record
-  goes, then the `open/` mark.  A late copy of an older write meets the tombstone and revives nothing.
+* end of a subject (purge, or a create taken back): the tombstone and the freed name in one write, then the
+  record goes, then the `open/` mark.  A late copy of an older write meets the tombstone and revives nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from executor.context import Context
 from executor.directory import Directory, TrashedEntry
 from executor.effects import Routine
+from executor.engine import Bound
 from executor.history import Entry, tombstone
-from executor.model import Fact, Operation, Policy, S, SubjectState, Transaction, TransactionState
+from executor.model import Fact, Policy, S, SubjectState, Transaction, TransactionState
 from executor.record import RecordWriter, head_after
 from omap import names
 from omap.codec import JSON, encode
-from omap.store import Place
 
 
 class VolumeJournal:
@@ -28,12 +28,9 @@ class VolumeJournal:
     def __init__(
         self,
         context: Context[S],
+        bound: Bound[S],
         directory: Directory,
         writer: RecordWriter,
-        operation: Operation[S],
-        request_name: str,
-        uuid: str,
-        home: Place,
         head: Mapping[str, JSON],
         earlier: Sequence[Entry] = (),
     ) -> None:
@@ -43,10 +40,9 @@ class VolumeJournal:
         self._holder = context.instance.id
         self._directory = directory
         self._writer = writer
-        self._operation = operation
-        self._request_name = request_name
-        self._uuid = uuid
-        self._home = home
+        self._operation = bound.operation
+        self._uuid = bound.uuid
+        self._home = bound.home
         self._head = head
         self._earlier = tuple(earlier)
 
@@ -100,7 +96,7 @@ class VolumeJournal:
     def _bury(self, ended: Transaction) -> Routine[None]:
         history = [*self._earlier, Entry(ended)]
         expiry = self._clock.now() + self._periods.tombstone
-        value = tombstone(self._request_name, self._holder, expiry, history)
+        value = tombstone(self._directory.request_name, self._holder, expiry, history)
         yield from self._directory.bury(self._point("tombstone"), self._uuid, value)
         yield from self._writer.remove(self._point("record.remove"))
         if not self._writer.was_making_unknown:
