@@ -93,6 +93,8 @@ paxos_min_wait = 0.01
 [osd]
 pid_file = {folder}/run/$name.pid
 osd_data = {folder}/osd$id
+# Its counters are asked for through this, also by way of the network.
+admin_socket = {folder}/run/$name.asok
 osd_objectstore = bluestore
 osd_memory_target = 939524096
 osd_max_pg_log_entries = 100

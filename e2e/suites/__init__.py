@@ -1,0 +1,1 @@
+"""Suites on a real Ceph and real processes, one command each."""
