@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
 from functools import partial
 
-from executor.directory import place_from_json, place_to_json
-from executor.effects import Routine, act, look, settle
-from executor.errors import UnavailableError
+from executor.effects import Routine, Wait, act, look, settle
+from executor.lives import Lives
 from executor.ports import Clock, Session
 from omap import names
-from omap.codec import CorruptError, Rev, Writer, decode, encode, encode_schema
+from omap.codec import Rev, Writer, encode, encode_schema
 from omap.store import Absent, Answer, Create, Equals, ObjectMissingError, Place, Store, Write
 
-_LOCAL = "instances"
+_TURN_SECONDS = 0.02
 
 
 class Instance:
@@ -31,27 +29,21 @@ class Instance:
     def __init__(self, instance: str, local: Store, clock: Clock) -> None:
         """Note the new instance locally; whoever is noted there already is a dead predecessor."""
         self.id = instance
-        self._local = local
         self._clock = clock
+        self._lives = Lives(local, instance)
         self._attempts = itertools.count(1)
         self._lock = threading.Lock()
         self._entered: set[tuple[Place, tuple[str, ...]]] = set()
-        self._fenced: set[Place] = set()
-        self._dead = _noted(local)
-        self._dead.pop(instance, None)
-        self._forget_idle()
-        self._note()
+        self._entering: set[Place] = set()
 
     @property
     def predecessors(self) -> frozenset[str]:
         """The instances known dead."""
-        return frozenset(self._dead)
+        return self._lives.dead
 
     def places(self) -> frozenset[Place]:
         """Every place that this instance or a predecessor entered."""
-        with self._lock:
-            entered = {place for place, _ in self._entered}
-        return frozenset(entered.union(*self._dead.values()))
+        return self._lives.places()
 
     def attempt(self) -> str:
         """A name for one attempt at a transaction, never used again."""
@@ -59,7 +51,7 @@ class Instance:
 
     def may_take(self, instance: str | None) -> bool:
         """Whether what this owner left open may be taken on: nobody's, our own, or a dead predecessor's."""
-        return instance is None or instance == self.id or instance in self._dead
+        return instance is None or instance == self.id or instance in self._lives.dead
 
     def is_entered(self, session: Session, place: Place) -> bool:
         """Whether `enter` has nothing left to do."""
@@ -68,20 +60,48 @@ class Instance:
 
     def enter(self, session: Session, place: Place) -> Routine[None]:
         """Before a session's first effect in a place: leave its addresses, and shut predecessors out."""
+        while not self._is_my_turn(place):
+            yield Wait(_TURN_SECONDS, f"another operation is the first in {place}")
+        try:
+            if not self.is_entered(session, place):
+                yield from self._enter(session, place)
+        finally:
+            with self._lock:
+                self._entering.discard(place)
+
+    def shut_out(self, place: Place) -> frozenset[str]:
+        """Predecessors of which nothing can land in the place any more."""
+        return self._lives.shut_out(place)
+
+    def retire(self, dead: frozenset[str], place: Place) -> None:
+        """Forget predecessors, shut out of a place before a scan that found nothing of theirs open."""
+        self._lives.retire(dead, place)
+
+    def _is_my_turn(self, place: Place) -> bool:
+        """One routine at a time: what the first has done, the others need not do again."""
+        with self._lock:
+            if place in self._entering:
+                return False
+            self._entering.add(place)
+            return True
+
+    def _enter(self, session: Session, place: Place) -> Routine[None]:
         store = session.store(place)
         addresses = tuple(session.addresses)
         # The local note comes first: a record that no successor knows to look for would fence nothing.
-        yield from act("instance.note", lambda: self._note(place))
+        yield from act("instance.note", lambda: self._lives.enter(place))
         yield from self._leave_addresses(store, addresses)
-        for dead in sorted(self._dead):
-            if place in self._dead[dead] and place not in self._fenced:
-                yield from self._shut_out(session, store, dead)
-        if self._dead:
+        dead = self._lives.to_fence(place)
+        for each in dead:
+            yield from self._shut_out(session, store, each)
+        if self._lives.dead:
             # Each session of its own: a map that another connection has tells nothing about this one's.
             yield from act("instance.barrier", session.barrier)
+        if dead:
+            # Only now: from here on no successor looks at them again.
+            yield from act("instance.fenced", lambda: self._lives.fenced(dead, place))
         with self._lock:
             self._entered.add((place, addresses))
-            self._fenced.add(place)
 
     def _leave_addresses(self, store: Store, addresses: tuple[str, ...]) -> Routine[None]:
         name = names.instance_name(self.id)
@@ -121,39 +141,3 @@ class Instance:
             "instance.beat", lambda: store.write(name, Write((condition,), {names.BEAT: after}))
         )
         return answer
-
-    def _forget_idle(self) -> None:
-        """A predecessor that entered no place left nothing that could land late."""
-        idle = [dead for dead, places in self._dead.items() if not places]
-        for dead in idle:
-            del self._dead[dead]
-        if idle:
-            self._local.write(_LOCAL, Write(removes=tuple(f"instance/{dead}" for dead in idle)))
-
-    def _note(self, place: Place | None = None) -> None:
-        with self._lock:
-            mine = _noted(self._local).get(self.id, set()) | ({place} if place else set())
-            value = encode([place_to_json(each) for each in sorted(mine)])
-            write = Write(sets={f"instance/{self.id}": value}, create=Create.IF_ABSENT)
-            answer = self._local.write(_LOCAL, write)
-        if answer is not Answer.APPLIED:
-            msg = f"the state directory {self._local.place} did not confirm a note; its disk may be failing"
-            raise UnavailableError(msg)
-
-
-def _noted(local: Store) -> dict[str, set[Place]]:
-    """Instances noted in a state directory, and the places that each entered."""
-    try:
-        keys = local.read(_LOCAL, prefix="instance/")
-    except ObjectMissingError:
-        return {}
-    return {key.removeprefix("instance/"): set(_places(key, value)) for key, value in keys.items()}
-
-
-def _places(key: str, value: bytes) -> Iterator[Place]:
-    rows = decode(value, key)
-    if not isinstance(rows, list):
-        msg = f"the state directory's {key} is no list of places"
-        raise CorruptError(msg)
-    for row in rows:
-        yield place_from_json(row)

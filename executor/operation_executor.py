@@ -132,7 +132,10 @@ class OperationExecutor(Generic[S]):
 
     def recover(self, session: S, place: Place) -> list[Future[Object]]:
         """One scan of a directory; returns the work begun on what it found.  Raises the store's errors."""
+        # Asked before the scan: what a predecessor did just before it was shut out, the scan must have seen.
+        shut_out = self._context.instance.shut_out(place)
         found = recovery.scan(session.store(place), self._context.clock.now())
+        self._context.instance.retire(shut_out - {entry.instance for entry in found.open}, place)
         begun = []
         for entry in found.open:
             begun += self._begin_quietly(recovery.Settlement(session, place, entry, self._watch))
