@@ -3,6 +3,8 @@
 | stage | effect | probe | undo |
 |---|---|---|---|
 | `bind` | staging path, or device node, is bound to the target | the mount table | it is unmounted |
+
+A mount that was at the target before is not undone.
 """
 
 from __future__ import annotations
@@ -11,9 +13,9 @@ from collections.abc import Mapping
 
 from csi.commands import PublishVolume
 from csi.node.session import NodeSession
-from csi.operations.stage_volume import device_of
+from csi.operations.map_stage import device_of
 from executor.errors import MismatchError, PreconditionError
-from executor.model import Done, Finding, Object, Operation, Policy, Stage, Verdict, Work
+from executor.model import Done, Finding, Intention, Object, Operation, Policy, Stage, Verdict, Work
 from executor.node_change import UNKNOWN_HOME, NodeChange, NodePlace
 from executor.node_marks import STAGED
 from executor.node_record import Kept
@@ -99,6 +101,10 @@ def _refuse_difference(target: str, recorded: JSON, how: Mapping[str, JSON]) -> 
         raise MismatchError(msg)
 
 
+def _prepare(work: Work[NodeSession]) -> Intention:
+    return Intention({"was_bound": work.session.host.mounts.at(work.text("target_path")) is not None})
+
+
 def _bind(work: Work[NodeSession]) -> Done:
     mounts = work.session.host.mounts
     is_device = work.text("access") == "block"
@@ -135,7 +141,8 @@ def _probe(work: Work[NodeSession]) -> Finding:
 
 
 def _unbind(work: Work[NodeSession]) -> Done:
-    work.session.host.mounts.unmount(work.text("target_path"))
+    if not work.data.get("was_bound"):
+        work.session.host.mounts.unmount(work.text("target_path"))
     return Done()
 
 
@@ -143,5 +150,5 @@ OPERATION: Operation[NodeSession] = Operation(
     name=NAME,
     version=1,
     policy=Policy.REVERT,
-    stages=(Stage("bind", probe=_probe, apply=_bind, undo=_unbind),),
+    stages=(Stage("bind", probe=_probe, apply=_bind, undo=_unbind, prepare=_prepare),),
 )
