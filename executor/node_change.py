@@ -1,15 +1,14 @@
 """What a node does with a volume: stage, publish, and back.
 
 One transaction at a time for each volume on a node.  One that stands open (its plugin was killed, or a step
-failed)
-is ended first: an equal request goes on with it, the opposite one takes it back, a removal that has begun
-only goes on.
-What was done is asked of the kernel, not of the record.
+failed) is ended first: an equal request goes on with it, the opposite one takes it back, a removal that has
+begun only goes on.  What was done is asked of the kernel, not of the record: a transaction whose finished
+stages are gone (the host was restarted, a mapper died) is taken back and begun anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic
@@ -17,14 +16,16 @@ from typing import Generic
 from executor import engine
 from executor.context import Context
 from executor.effects import Routine, look
-from executor.errors import NotFoundError, PendingError
+from executor.errors import NotFoundError, PendingError, PermanentError
 from executor.keys import Running, subject_key
 from executor.model import (
     Failure,
+    Mark,
     Object,
     Operation,
     Policy,
     S,
+    Stage,
     SubjectState,
     Transaction,
     TransactionState,
@@ -33,9 +34,10 @@ from executor.model import (
 from executor.node_journal import NodeJournal
 from executor.node_record import Claim, Kept, LocalRecord, NodeMarks
 from executor.record import Record, read
+from executor.store_errors import operation_error
 from omap import names
 from omap.codec import JSON
-from omap.store import ObjectMissingError, Place, Store
+from omap.store import FencedError, ObjectMissingError, Place, Store, StoreError
 
 UNKNOWN_HOME = Place("", "")
 """For stages that touch only this host."""
@@ -104,13 +106,14 @@ class NodeChange(Generic[S]):
 
 
 def _change(change: NodeChange[S], context: Context[S]) -> Routine[Object]:
-    local = LocalRecord(change.place.local, change.uuid)
+    local = LocalRecord(change.place.local, change.uuid, change.label)
     while True:
         kept = yield from local.read(f"{change.operation.name}.local.read")
         transaction = kept.open_transaction
         if transaction is not None:
             ended = yield from _end(change, context, local, kept, transaction)
-            if ended.operation == change.operation.name and ended.state is TransactionState.DONE:
+            is_asked = ended.operation == change.operation.name and change.same(ended.request)
+            if is_asked and ended.state is TransactionState.DONE:
                 return dict(ended.data)
             continue
         if (yield from _is_standing(change, kept)):
@@ -127,10 +130,14 @@ def _is_standing(change: NodeChange[S], kept: Kept) -> Routine[bool]:
     imagined = Transaction(
         operation.name, operation.version, 0, "", change.request, {**kept.data, **change.request}
     )
-    for stage in operation.stages:
-        finding = yield from look(
-            bound.point(f"{stage.name}.probe"), partial(stage.probe, bound.work(imagined))
-        )
+    return (yield from _are_done(bound, imagined, operation.stages))
+
+
+def _are_done(bound: engine.Bound[S], transaction: Transaction, stages: Iterable[Stage[S]]) -> Routine[bool]:
+    """Whether the world shows the effects of all these stages."""
+    for stage in stages:
+        probe = partial(stage.probe, bound.work(transaction))
+        finding = yield from look(bound.point(f"{stage.name}.probe"), probe)
         if finding.verdict is not Verdict.DONE:
             return False
     return True
@@ -142,7 +149,11 @@ def _begin(
     operation = change.operation
     home, seq = kept.home, kept.next_seq
     recorded: Mapping[str, JSON] = {}
-    if change.claim is not None:
+    if change.claim is None:
+        # Nothing waits for the cluster, so it is not asked how far the numbers went of which nothing is kept
+        # here any more: the seconds of the clock come after all of them.
+        seq = seq if kept.transactions else int(context.clock.now())
+    else:
         home = yield from look(f"{operation.name}.home", change.home)
         record = yield from _live(change, home)
         recorded = record.head_data
@@ -166,8 +177,28 @@ def _begin(
     bound = engine.Bound(operation, change.session, change.uuid, home or UNKNOWN_HOME)
     begun = yield from engine.intend(bound, transaction)
     journal = _journal(change, context, local, kept, operation, home)
-    yield from journal.begin(begun.transaction, home, begun.facts)
+    try:
+        yield from journal.begin(begun.transaction, home, begun.facts)
+    except (StoreError, PermanentError) as problem:
+        error = _lasting(problem)
+        if error is None:
+            raise
+        # Refused before anything was done: nothing is left open that nobody comes back for.
+        yield from journal.unchanged(begun.transaction.undoing(_failure(error)))
+        raise error from problem
     return (yield from engine.run(bound, journal, begun))
+
+
+def _lasting(problem: StoreError | PermanentError) -> PermanentError | None:
+    """The problem, if to try again would change nothing."""
+    if isinstance(problem, FencedError):
+        return None
+    error = operation_error(problem) if isinstance(problem, StoreError) else problem
+    return error if isinstance(error, PermanentError) else None
+
+
+def _failure(error: PermanentError) -> Failure:
+    return Failure(type(error).__name__, str(error))
 
 
 def _live(change: NodeChange[S], home: Place) -> Routine[Record]:
@@ -191,27 +222,49 @@ def _end(
 ) -> Routine[Transaction]:
     """End what stands open on this node."""
     operation = context.operation(transaction.operation, transaction.version)
-    is_same_kind = operation.name == change.operation.name
-    is_same = is_same_kind and change.same(transaction.request)
-    taken = transaction.held_by(context.instance.id, None)
-    if operation.policy is Policy.REVERT and taken.state is TransactionState.OPEN and not is_same:
-        if operation.name not in change.turns_back:
-            msg = (
-                f"{operation.name} of {change.label} is not finished (it is at {transaction.current_stage}), "
-                f"so no {'other' if is_same_kind else change.operation.name} can begin; repeat it, or take "
-                "it "
-                "back first"
-            )
-            raise PendingError(msg)
-        why = f"{change.operation.name} came before it was finished"
-        taken = taken.undoing(Failure("CancelledError", why))
+    is_same = operation.name == change.operation.name and change.same(transaction.request)
     bound = engine.Bound(operation, change.session, change.uuid, kept.home or UNKNOWN_HOME)
     journal = _journal(change, context, local, kept, operation, kept.home)
-    if is_same_kind and change.claim is not None and taken.state is TransactionState.OPEN:
+    taken = transaction.held_by(context.instance.id, None)
+    if taken.state is TransactionState.OPEN and operation.policy is Policy.REVERT:
+        why = yield from _why_turned_back(change, bound, taken, is_same=is_same)
+        if why:
+            taken = taken.undoing(Failure("CancelledError", why))
+    if is_same and change.claim is not None and taken.state is TransactionState.OPEN:
         # The plugin may have died between its local note and the cluster's: to begin again changes nothing
         # twice.
-        yield from journal.begin(taken, kept.home, ())
+        try:
+            yield from journal.begin(taken, kept.home, ())
+        except (StoreError, PermanentError) as problem:
+            error = _lasting(problem)
+            if error is None:
+                raise
+            yield from engine.run(bound, journal, engine.Begun(taken.undoing(_failure(error))))
+            raise error from problem
     return (yield from engine.run(bound, journal, engine.Begun(taken)))
+
+
+def _why_turned_back(
+    change: NodeChange[S], bound: engine.Bound[S], transaction: Transaction, *, is_same: bool
+) -> Routine[str]:
+    """Why an open transaction is taken back, "" when it goes on.
+
+    Raises PendingError when it is not this request's to take back.
+    """
+    operation = bound.operation
+    if is_same:
+        done = [stage for stage in operation.stages if transaction.marks.get(stage.name) is Mark.DONE]
+        if (yield from _are_done(bound, transaction, done)):
+            return ""
+        return "what it had made is not on the node any more"
+    if operation.name not in change.turns_back:
+        asked = "other" if operation.name == change.operation.name else change.operation.name
+        msg = (
+            f"{operation.name} of {change.label} is not finished (it is at {transaction.current_stage}), so "
+            f"no {asked} can begin; repeat it, or take it back first"
+        )
+        raise PendingError(msg)
+    return f"{change.operation.name} came before it was finished"
 
 
 def _journal(

@@ -1,16 +1,13 @@
 """What a node knows of a volume: kept locally, told to the cluster.
 
 **Local**, in the state directory (a store of files), one object a volume: the truth for resuming on this
-node, and the
-index of what is open here.  Keys: `waymark/head`, `waymark/tx/<seq>`, `home` (the record's place), and
-`spool/<seq>`
-for each transaction that the cluster has not been told of.
+node, and the index of what is open here.  Keys: `waymark/head`, `waymark/tx/<seq>`, `volume` (what callers
+call it), `home` (the record's place, once it is known), and `spool/<seq>` for each transaction that the
+cluster has not been told of.
 
 **In the cluster**, in the volume's record: the same head and transactions under `waymark/node/<node>/`, for
-the
-controller (a volume in use is not deleted) and for the history.  Node writes compare and raise only the
-node's own
-`rev`, and the very keys they depend on.
+the controller (a volume in use is not deleted) and for the history.  Node writes compare and raise only the
+node's own `rev`, and the very keys they depend on.
 """
 
 from __future__ import annotations
@@ -22,14 +19,16 @@ from urllib.parse import quote
 
 from executor.directory import place_from_json, place_to_json
 from executor.effects import Routine, act, look, settle
-from executor.errors import InUseError, NotFoundError, PendingError
+from executor.errors import InUseError, NotFoundError, PendingError, UnavailableError
 from executor.model import Fact, Object, SubjectState, Transaction
+from executor.node_marks import STAGED
 from executor.record import NO_WRITER, of_facts
 from omap import names
 from omap.codec import JSON, Rev, Writer, decode_object, encode
 from omap.store import Absent, Answer, Condition, Create, Equals, ObjectMissingError, Place, Store, Write
 
 HOME = "home"
+VOLUME = "volume"
 SPOOL_PREFIX = "spool/"
 
 
@@ -41,6 +40,7 @@ class Kept:
     transactions: Mapping[int, Transaction] = field(default_factory=dict)
     home: Place | None = None
     spooled: tuple[int, ...] = ()
+    volume_id: str = ""
 
     @property
     def open_transaction(self) -> Transaction | None:
@@ -63,14 +63,25 @@ class Kept:
         data = self.head.get("data")
         return data if isinstance(data, dict) else {}
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of the volume is on this node any more and the cluster knows all that was done."""
+        return not (
+            self.spooled
+            or self.state == STAGED
+            or self.open_transaction is not None
+            or self.data.get("published")
+        )
+
 
 class LocalRecord:
     """A volume's object in the state directory.  Only the holder of the directory's lock has one."""
 
-    def __init__(self, store: Store, uuid: str) -> None:
-        """Of one volume."""
+    def __init__(self, store: Store, uuid: str, volume_id: str) -> None:
+        """Of one volume; `volume_id` is what callers call it."""
         self._store = store
         self._name = names.record_name(uuid)
+        self._volume_id = volume_id
 
     def read(self, point: str) -> Routine[Kept]:
         """What is kept; nothing when nothing is."""
@@ -89,26 +100,28 @@ class LocalRecord:
         home: Place | None = None,
         spool: bool = False,
     ) -> Routine[None]:
-        """Keep a transaction as it stands, and what comes with it."""
-        sets = {names.tx_key(transaction.seq): encode(transaction.to_json())}
+        """Keep a transaction as it stands, and what comes with it.
+
+        Raises UnavailableError when it is not certain to be on the disk; to write it again does no harm.
+        """
+        sets = {
+            names.tx_key(transaction.seq): encode(transaction.to_json()),
+            VOLUME: self._volume_id.encode(),
+        }
         if head is not None:
             sets[names.HEAD] = encode(dict(head))
         if home is not None:
             sets[HOME] = encode(place_to_json(home))
         if spool:
             sets[f"{SPOOL_PREFIX}{transaction.seq}"] = b"1"
-        yield from act(
-            point, lambda: self._store.write(self._name, Write(sets=sets, create=Create.IF_ABSENT))
-        )
-
-    def told(self, point: str, seqs: Sequence[int]) -> Routine[None]:
-        """The cluster knows of these transactions now."""
-        removes = tuple(f"{SPOOL_PREFIX}{seq}" for seq in seqs)
-        yield from act(point, lambda: self._store.write(self._name, Write(removes=removes)))
-
-    def forget(self, point: str) -> Routine[None]:
-        """Nothing of the volume is on this node any more, and the cluster knows."""
-        yield from act(point, lambda: self._store.write(self._name, Write(remove_object=True)))
+        write = Write(sets=sets, create=Create.IF_ABSENT)
+        answer = yield from act(point, lambda: self._store.write(self._name, write))
+        if answer is not Answer.APPLIED:
+            msg = (
+                f"{transaction.operation} of {self._volume_id} cannot be noted for certain in "
+                f"{self._store.place}; look at this node's disk, and retry"
+            )
+            raise UnavailableError(msg)
 
 
 def parse_kept(keys: Mapping[str, bytes]) -> Kept:
@@ -126,6 +139,7 @@ def parse_kept(keys: Mapping[str, bytes]) -> Kept:
         transactions=dict(sorted(transactions.items())),
         home=place_from_json(decode_object(keys[HOME], HOME)) if HOME in keys else None,
         spooled=tuple(sorted(spooled)),
+        volume_id=keys.get(VOLUME, b"").decode(),
     )
 
 

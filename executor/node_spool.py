@@ -1,17 +1,19 @@
 """Telling the cluster what a node did while nothing waited for it.
 
 The telling holds no key, so that an unreachable cluster stops no work on the node.  Instead the order
-protects it:
-the node's `rev` in the cluster is read first, then what is kept locally, and the write is conditional on
-that `rev`.
-Whatever the node tells meanwhile moves the `rev`, so an older head never overwrites a newer one.
+protects it: the node's `rev` in the cluster is read first, then what is kept locally, and the write is
+conditional on that `rev`.  Whatever the node tells meanwhile moves the `rev`, so an older head never
+overwrites a newer one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from executor.effects import Routine, act, look
-from executor.node_marks import STAGED
-from executor.node_record import SPOOL_PREFIX, parse_kept, writer_value
+from executor.model import TransactionState
+from executor.node_marks import STAGED, head_of
+from executor.node_record import SPOOL_PREFIX, Kept, parse_kept, writer_value
 from executor.record import NO_WRITER
 from omap import names
 from omap.codec import Rev, Writer, encode
@@ -34,35 +36,52 @@ def tell(store: Store, local: Store, uuid: str, node: str, plugin: str) -> Routi
     A volume that is gone wants to know nothing.  Raises the store's errors; nothing is lost by them.
     """
     name = names.record_name(uuid)
-    rev_key = names.node_rev_key(node)
+    keys = [names.node_rev_key(node), names.node_head_key(node), names.WRITER]
     try:
-        seen = yield from look("spool.look", lambda: store.read_keys(name, [rev_key, names.WRITER]))
+        seen = yield from look("spool.look", lambda: store.read_keys(name, keys))
     except ObjectMissingError:
         seen = None
     kept = parse_kept((yield from look("spool.local.read", lambda: local.read(name))))
     if not kept.spooled:
         return True
     if seen is not None:
-        told = [kept.transactions[seq] for seq in kept.spooled if seq in kept.transactions]
-        before = seen.get(rev_key)
-        holder = seen.get(names.WRITER, NO_WRITER)
-        writer = Writer(plugin, "spool", str(kept.spooled[-1]))
-        rev = Rev.first(writer) if before is None else Rev.parse(before, rev_key).next(writer)
-        conditions: list[Condition] = [Absent(rev_key) if before is None else Equals(rev_key, before)]
-        sets = {names.node_tx_key(node, each.seq): encode(each.to_json()) for each in told}
-        sets[rev_key] = bytes(rev)
-        if kept.head:
-            sets[names.node_head_key(node)] = encode(kept.head)
-        if holder == writer_value(node) and kept.state != STAGED and kept.open_transaction is None:
-            conditions.append(Equals(names.WRITER, holder))
-            sets[names.WRITER] = NO_WRITER
-        write = Write(tuple(conditions), sets)
+        write = _telling(kept, seen, node, plugin)
         answer = yield from act("spool.tell", lambda: store.write(name, write))
         if answer not in (Answer.APPLIED, Answer.MISSING):
             return False
     removes = tuple(f"{SPOOL_PREFIX}{seq}" for seq in kept.spooled)
-    yield from act("spool.told", lambda: local.write(name, Write(removes=removes)))
-    return True
+    answer = yield from act("spool.told", lambda: local.write(name, Write(removes=removes)))
+    return answer is Answer.APPLIED
+
+
+def _telling(kept: Kept, seen: Mapping[str, bytes], node: str, plugin: str) -> Write:
+    """The write that tells it all, on the condition that the node told nothing else meanwhile."""
+    rev_key, head_key = names.node_rev_key(node), names.node_head_key(node)
+    before, holder = seen.get(rev_key), seen.get(names.WRITER, NO_WRITER)
+    writer = Writer(plugin, "spool", str(kept.spooled[-1]))
+    rev = Rev.first(writer) if before is None else Rev.parse(before, rev_key).next(writer)
+    conditions: list[Condition] = [Absent(rev_key) if before is None else Equals(rev_key, before)]
+    told = [kept.transactions[seq] for seq in kept.spooled]
+    sets = {names.node_tx_key(node, each.seq): encode(each.to_json()) for each in told}
+    sets[rev_key] = bytes(rev)
+    removes: tuple[str, ...] = ()
+    if kept.open_transaction is None:
+        # While one is open its own writes may be ahead of the local head; its end is told in its turn.
+        if kept.state:
+            sets[head_key] = encode(kept.head)
+        elif _is_taken_back(kept, seen, node):
+            removes = (head_key,)
+        if holder == writer_value(node) and kept.state != STAGED:
+            conditions.append(Equals(names.WRITER, holder))
+            sets[names.WRITER] = NO_WRITER
+    return Write(tuple(conditions), sets, removes)
+
+
+def _is_taken_back(kept: Kept, seen: Mapping[str, bytes], node: str) -> bool:
+    """Whether the head in the cluster was left by a transaction that was taken back after it was told."""
+    seq = head_of(seen, node).get("seq")
+    left = kept.transactions.get(seq) if isinstance(seq, int) else None
+    return left is not None and left.state is not TransactionState.DONE
 
 
 def forget(local: Store, uuid: str) -> Routine[bool]:
@@ -73,12 +92,7 @@ def forget(local: Store, uuid: str) -> Routine[bool]:
     name = names.record_name(uuid)
     keys = yield from look("spool.local.read", lambda: local.read(name))
     kept = parse_kept(keys)
-    if (
-        kept.spooled
-        or kept.state == STAGED
-        or kept.open_transaction is not None
-        or kept.data.get("published")
-    ):
+    if not kept.is_over:
         return False
     # An operation that begins meanwhile keeps what is there: its number is the next one.
     conditions: list[Condition] = [Absent(names.tx_key(kept.next_seq))]
