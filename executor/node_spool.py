@@ -17,7 +17,7 @@ from executor.node_record import SPOOL_PREFIX, Kept, parse_kept, writer_value
 from executor.record import NO_WRITER
 from omap import names
 from omap.codec import Rev, Writer, encode
-from omap.store import Absent, Answer, Condition, Equals, ObjectMissingError, Store, Write
+from omap.store import Absent, Answer, Condition, Equals, ObjectMissingError, PlaceMissingError, Store, Write
 
 
 def spooled(local: Store) -> tuple[str, ...]:
@@ -30,21 +30,20 @@ def spooled(local: Store) -> tuple[str, ...]:
     return tuple(found)
 
 
-def tell(store: Store, local: Store, uuid: str, node: str, plugin: str) -> Routine[bool]:
+def tell(store: Store | None, local: Store, uuid: str, node: str, plugin: str) -> Routine[bool]:
     """Tell the cluster once what it does not know of a volume; whether it knows all now.
 
-    A volume that is gone wants to know nothing.  Raises the store's errors; nothing is lost by them.
+    A volume that is gone wants to know nothing; `store` is None when even its place is.  Raises the store's
+    errors; nothing is lost by them.
     """
     name = names.record_name(uuid)
-    keys = [names.node_rev_key(node), names.node_head_key(node), names.WRITER]
-    try:
-        seen = yield from look("spool.look", lambda: store.read_keys(name, keys))
-    except ObjectMissingError:
-        seen = None
+    seen = None
+    if store is not None:
+        seen = yield from _seen(store, name, node)
     kept = parse_kept((yield from look("spool.local.read", lambda: local.read(name))))
     if not kept.spooled:
         return True
-    if seen is not None:
+    if store is not None and seen is not None:
         write = _telling(kept, seen, node, plugin)
         answer = yield from act("spool.tell", lambda: store.write(name, write))
         if answer not in (Answer.APPLIED, Answer.MISSING):
@@ -52,6 +51,14 @@ def tell(store: Store, local: Store, uuid: str, node: str, plugin: str) -> Routi
     removes = tuple(f"{SPOOL_PREFIX}{seq}" for seq in kept.spooled)
     answer = yield from act("spool.told", lambda: local.write(name, Write(removes=removes)))
     return answer is Answer.APPLIED
+
+
+def _seen(store: Store, name: str, node: str) -> Routine[Mapping[str, bytes] | None]:
+    keys = [names.node_rev_key(node), names.node_head_key(node), names.WRITER]
+    try:
+        return (yield from look("spool.look", lambda: store.read_keys(name, keys)))
+    except (ObjectMissingError, PlaceMissingError):
+        return None
 
 
 def _telling(kept: Kept, seen: Mapping[str, bytes], node: str, plugin: str) -> Write:
