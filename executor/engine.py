@@ -114,9 +114,9 @@ def run(bound: Bound[S], journal: Journal, begun: Begun) -> Routine[Transaction]
     transaction = begun.transaction
     latest = [transaction]
     try:
-        if transaction.state is TransactionState.UNDOING:
-            return (yield from _backward(bound, journal, latest))
         try:
+            if transaction.state is TransactionState.UNDOING:
+                return (yield from _backward(bound, journal, latest))
             return (yield from _forward(bound, journal, begun, latest))
         except StoreError as error:
             if isinstance(error, FencedError):
@@ -161,7 +161,8 @@ def _forward(
         done = yield from _effect(bound, stage, transaction, is_fresh=stage.name == fresh)
         transaction = transaction.marked(stage.name, Mark.DONE, done.data)
         facts = (*facts, *done.facts)
-        latest[0] = transaction
+        if not facts:  # with facts it counts as done only once they are written, or nobody would write them
+            latest[0] = transaction
 
 
 def _intended(operation: Operation[S], transaction: Transaction) -> Stage[S] | None:
@@ -183,17 +184,20 @@ def _effect(bound: Bound[S], stage: Stage[S], transaction: Transaction, *, is_fr
 
 
 def _backward(bound: Bound[S], journal: Journal, latest: list[Transaction]) -> Routine[Transaction]:
+    transaction = latest[0]
     facts: tuple[Fact, ...] = ()
     for stage in reversed(bound.operation.stages):
-        transaction = latest[0]
         if transaction.marks.get(stage.name) in (None, Mark.UNDONE) or stage.undo is None:
             continue
         if facts:
             yield from journal.save(bound.point(f"{stage.name}.undo.intent"), transaction, facts)
+            latest[0] = transaction
         done = yield from act(bound.point(f"{stage.name}.undo"), partial(stage.undo, bound.work(transaction)))
         facts = done.facts
-        latest[0] = transaction.marked(stage.name, Mark.UNDONE, done.data)
-    ended = yield from journal.revert(latest[0], facts)
+        transaction = transaction.marked(stage.name, Mark.UNDONE, done.data)
+        if not facts:
+            latest[0] = transaction
+    ended = yield from journal.revert(transaction, facts)
     latest[0] = ended
     return ended
 
