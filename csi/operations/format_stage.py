@@ -20,6 +20,7 @@ from executor.errors import PreconditionError
 from executor.model import Done, Fact, Finding, Intention, Object, Stage, Verdict, Work
 from omap import names
 from omap.codec import JSON, decode_object, encode
+from omap.store import ObjectMissingError
 
 
 def _read_format(work: Work[NodeSession]) -> bytes | None:
@@ -159,13 +160,15 @@ def _undo(work: Work[NodeSession]) -> Done:
     intent = work.data.get("format")
     if not isinstance(intent, dict):
         return Done()
-    recorded = _read_format(work)
+    try:
+        recorded = _read_format(work)
+    except ObjectMissingError:
+        return Done()  # with the volume its image is gone, and whatever was on it
     if recorded != encode(intent):
         return Done()
-    mapper = mapper_of(work)
-    if mapper.find(work.uuid) is None:
+    if mapper_of(work).find(work.uuid) is None:
         map_stage.STAGE.apply(work)
-    _erase(work)
+    work.session.host.file_systems.erase(device_of(work).path)
     return Done(facts=(Fact(names.FORMAT, encode(intent), None),))
 
 
