@@ -91,7 +91,9 @@ def crash_points() -> tuple[str, ...]:
             crashpoints.change_points(delete_volume.OPERATION),
             crashpoints.change_points(purge_volume.OPERATION),
             crashpoints.node_points(stage_volume.OPERATION, claims=True, facts=("format", "mount")),
+            crashpoints.node_undo_points(stage_volume.OPERATION, facts=("format",)),
             crashpoints.node_points(publish_volume.OPERATION),
+            crashpoints.node_undo_points(publish_volume.OPERATION),
             crashpoints.node_points(unpublish_volume.OPERATION),
             crashpoints.node_points(unstage_volume.OPERATION),
         )

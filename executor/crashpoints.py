@@ -81,6 +81,22 @@ def node_points(operation: Operation[S], *, claims: bool = False, facts: Sequenc
     return [f"{operation.name}.{point}" for point in points]
 
 
+def node_undo_points(operation: Operation[S], *, facts: Sequence[str] = ()) -> list[str]:
+    """The further changes that an operation of a node makes which failed for good at its last stage.
+
+    `facts`: stages whose undo tells the cluster something, before the next stage is undone.
+    """
+    points, last = ["local.undo"], ""
+    for stage in reversed(operation.stages):
+        if stage.undo is None:
+            continue
+        if last in facts:
+            points += [f"{stage.name}.undo.intent", f"local.{stage.name}.undo.intent"]
+        points += [f"{stage.name}.undo"]
+        last = stage.name
+    return [f"{operation.name}.{point}" for point in (*points, "local.commit")]
+
+
 def undo_points(operation: Operation[S]) -> list[str]:
     """The further changes that a creation makes which fails for good."""
     points = [
