@@ -16,7 +16,7 @@ from typing import Generic
 from executor import engine
 from executor.context import Context
 from executor.effects import Routine, look
-from executor.errors import NotFoundError, PendingError, PermanentError
+from executor.errors import NotFoundError, OperationError, PendingError, PermanentError
 from executor.keys import Running, subject_key
 from executor.model import (
     Failure,
@@ -179,8 +179,8 @@ def _begin(
     journal = _journal(change, context, local, kept, operation, home)
     try:
         yield from journal.begin(begun.transaction, home, begun.facts)
-    except (StoreError, PermanentError) as problem:
-        error = _lasting(problem)
+    except (StoreError, OperationError) as problem:
+        error = _refusal(problem)
         if error is None:
             raise
         # Refused before anything was done: nothing is left open that nobody comes back for.
@@ -189,15 +189,15 @@ def _begin(
     return (yield from engine.run(bound, journal, begun))
 
 
-def _lasting(problem: StoreError | PermanentError) -> PermanentError | None:
-    """The problem, if to try again would change nothing."""
+def _refusal(problem: StoreError | OperationError) -> OperationError | None:
+    """The problem, if it says for certain that the cluster was told nothing."""
     if isinstance(problem, FencedError):
         return None
     error = operation_error(problem) if isinstance(problem, StoreError) else problem
-    return error if isinstance(error, PermanentError) else None
+    return error if isinstance(error, (PermanentError, PendingError)) else None
 
 
-def _failure(error: PermanentError) -> Failure:
+def _failure(error: OperationError) -> Failure:
     return Failure(type(error).__name__, str(error))
 
 
@@ -235,9 +235,9 @@ def _end(
         # twice.
         try:
             yield from journal.begin(taken, kept.home, ())
-        except (StoreError, PermanentError) as problem:
-            error = _lasting(problem)
-            if error is None:
+        except (StoreError, OperationError) as problem:
+            error = _refusal(problem)
+            if not isinstance(error, PermanentError):
                 raise
             yield from engine.run(bound, journal, engine.Begun(taken.undoing(_failure(error))))
             raise error from problem
