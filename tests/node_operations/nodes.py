@@ -249,12 +249,30 @@ class NodeWorld(World):
 
     def delete_volume(self) -> None:
         controller = self.process("controller")
-        controller.delete(self.handle.uuid)
-        controller.flush()
+        try:
+            controller.delete(self.handle.uuid)
+        finally:
+            controller.flush()
 
     def node(self, name: str = "n1", faults: Faults | None = None) -> Node:
         """Start a node's plugin.  The one before is dead by then."""
         return Node(self, name, next(self._numbers), faults or NoFaults())
+
+    def kill_at(self, point: str, ask: Callable[[Node], object], name: str = "n1") -> None:
+        """Start a plugin, ask it for something, and kill it before this change of its."""
+
+        def die(reached: str) -> None:
+            if reached == point:
+                raise Crash(point)
+
+        self.between = die
+        try:
+            ask(self.node(name))
+        except Crash:
+            return
+        finally:
+            self.between = lambda _point: None
+        raise AssertionError(f"{point} was not reached")
 
     def host(self, name: str = "n1") -> MemoryHost:
         return self._hosts.setdefault(name, MemoryHost(self.disks))

@@ -257,17 +257,7 @@ def interrupted(prepare: Prepare, ask: Callable[[Node], object], point: str) -> 
 
     def prepared(world: NodeWorld) -> None:
         prepare(world)
-
-        def die(reached: str) -> None:
-            if reached == point:
-                raise Crash(point)
-
-        world.between = die
-        try:
-            ask(world.node())
-        except Crash:
-            return
-        raise AssertionError(f"{point} was not reached")
+        world.kill_at(point, ask)
 
     return prepared
 
