@@ -78,16 +78,19 @@ class Creation(Generic[S]):
 
 
 def _create(creation: Creation[S], context: Context[S], running: Running) -> Routine[Object]:
-    yield from look(f"{creation.operation.name}.check", creation.check)
+    operation = creation.operation
+    refusal = yield from _refusal(creation)
+    directory = Directory(creation.session.store(creation.journal), context.served, creation.name)
+    if refusal is not None and (yield from directory.lookup(f"{operation.name}.lookup")) is None:
+        raise refusal
     for place in dict.fromkeys((creation.journal, creation.home)):
         yield from enter(context, creation.session, place)
     context.places.add(creation.journal, creation.session)
-    directory = Directory(creation.session.store(creation.journal), context.served, creation.name)
     while True:
         uuid, attempt = context.ids.uuid(), context.instance.attempt()
         entry = NameEntry(uuid, creation.home, attempt)
-        mark = OpenEntry(uuid, attempt, creation.operation.name, creation.home, creation.name)
-        found = yield from directory.claim(f"{creation.operation.name}.claim", entry, mark)
+        mark = OpenEntry(uuid, attempt, operation.name, creation.home, creation.name)
+        found = yield from _holder_of_the_name(directory, entry, mark, refusal)
         subject = Subject(context, creation.session, running, found.uuid, found.home)
         context.keys.extend(running, subject_key(found.uuid))
         if found == entry:
@@ -96,6 +99,30 @@ def _create(creation: Creation[S], context: Context[S], running: Running) -> Rou
         if result is not None:
             return result
         context.keys.drop(running, subject_key(found.uuid))
+
+
+def _holder_of_the_name(
+    directory: Directory, entry: NameEntry, mark: OpenEntry, refusal: PermanentError | None
+) -> Routine[NameEntry]:
+    """The entry that holds the name: ours, or an earlier one.
+
+    With a refusal nothing new is begun, but what an earlier attempt began is ended: finished, or taken back.
+    """
+    if refusal is None:
+        return (yield from directory.claim(f"{mark.operation}.claim", entry, mark))
+    found = yield from directory.lookup(f"{mark.operation}.lookup")
+    if found is None:
+        raise refusal
+    return found
+
+
+def _refusal(creation: Creation[S]) -> Routine[PermanentError | None]:
+    """Why the places cannot take the subject, before anything is written; None if they can."""
+    try:
+        yield from look(f"{creation.operation.name}.check", creation.check)
+    except PermanentError as error:
+        return error
+    return None
 
 
 def _begin(

@@ -125,7 +125,10 @@ def rounds(
         return once
 
     def purge(session: DriverSession, place: Place) -> None:
-        executor.purge(session, place, purge_volume.NAME)
+        # All that is due, a bounded number at a time; what fails is left to the next round.
+        while begun := executor.purge(session, place, purge_volume.NAME):
+            if any(each.exception() is not None for each in begun):
+                return
 
     def flush() -> None:
         executor.flush()

@@ -186,16 +186,16 @@ class MicroCeph:
         self._start_daemon("mon.a")
         with self.connect() as cluster:
             for n in osds:
-                _command(cluster, prefix="osd new", uuid=uuids[n], id=n)
+                command(cluster, prefix="osd new", uuid=uuids[n], id=n)
             # Clones of the second version, whose parents' snapshots need no protection.
-            _command(cluster, prefix="osd set-require-min-compat-client", version="mimic")
+            command(cluster, prefix="osd set-require-min-compat-client", version="mimic")
             # In the monitor's database they reach clients without a ceph.conf too: a client notices a
             # restarted OSD after a second instead of thirteen.
             for option, value in (("objecter_tick_interval", "2"), ("objecter_timeout", "1")):
-                _command(cluster, prefix="config set", who="client", name=option, value=value)
+                command(cluster, prefix="config set", who="client", name=option, value=value)
             for pool in POOLS:
-                _command(cluster, prefix="osd pool create", pool=pool)
-                _command(cluster, prefix="osd pool application enable", pool=pool, app="rbd")
+                command(cluster, prefix="osd pool create", pool=pool)
+                command(cluster, prefix="osd pool application enable", pool=pool, app="rbd")
             for n in osds:
                 self._finish(formats[n])
                 self._start_daemon(f"osd.{n}")
@@ -211,21 +211,21 @@ class MicroCeph:
     def _make_erasure_pool(self, cluster: rados.Rados) -> None:
         """Make the pool `ec`, k=2 m=1; its three chunks share one OSD: the rule takes osd.0 three times."""
         text, binary = str(self.folder / "crush.txt"), str(self.folder / "crush.bin")
-        pathlib.Path(binary).write_bytes(_command(cluster, prefix="osd getcrushmap"))
+        pathlib.Path(binary).write_bytes(command(cluster, prefix="osd getcrushmap"))
         self._finish(self._spawn("crushtool", "-d", binary, "-o", text))
         takes = "\tstep take osd.0\n\tstep emit\n" * 3
         rule = f"rule one_osd {{\n\tid 9\n\ttype erasure\n\tmin_size 3\n\tmax_size 3\n{takes}}}\n"
         with pathlib.Path(text).open("a") as source:
             source.write(rule)
         self._finish(self._spawn("crushtool", "-c", text, "-o", binary))
-        _command(cluster, pathlib.Path(binary).read_bytes(), prefix="osd setcrushmap")
+        command(cluster, pathlib.Path(binary).read_bytes(), prefix="osd setcrushmap")
         profile = ["plugin=jerasure", "k=2", "m=1", "crush-failure-domain=osd"]
-        _command(cluster, prefix="osd erasure-code-profile set", name="ec21", profile=profile)
+        command(cluster, prefix="osd erasure-code-profile set", name="ec21", profile=profile)
         kind = {"pool_type": "erasure", "erasure_code_profile": "ec21", "rule": "one_osd"}
-        _command(cluster, prefix="osd pool create", pool=ERASURE_POOL, **kind)
-        _command(cluster, prefix="osd pool application enable", pool=ERASURE_POOL, app="rbd")
+        command(cluster, prefix="osd pool create", pool=ERASURE_POOL, **kind)
+        command(cluster, prefix="osd pool application enable", pool=ERASURE_POOL, app="rbd")
         # Images keep their data there (dataPool); that needs partial overwrites.
-        _command(cluster, prefix="osd pool set", pool=ERASURE_POOL, var="allow_ec_overwrites", val="true")
+        command(cluster, prefix="osd pool set", pool=ERASURE_POOL, var="allow_ec_overwrites", val="true")
 
     def _write_facts(self, fsid: str, settings: ceph_conf.Settings) -> None:
         facts = {
@@ -316,7 +316,7 @@ class MicroCeph:
         (self.folder / "run" / f"{name}.pid").unlink(missing_ok=True)
 
 
-def _command(cluster: rados.Rados, inbuf: bytes = b"", /, **command: object) -> bytes:
+def command(cluster: rados.Rados, inbuf: bytes = b"", /, **command: object) -> bytes:
     """Send a command to the monitor and return its output. Raises CephError with the monitor's words."""
     code, output, words = cluster.mon_command(json.dumps(command), inbuf, timeout=20)
     if code:
