@@ -32,7 +32,7 @@ from executor.model import (
     Verdict,
 )
 from executor.node_journal import NodeJournal
-from executor.node_record import Claim, Kept, LocalRecord, NodeMarks
+from executor.node_record import Claim, Kept, LocalRecord, NodeMarks, forgotten
 from executor.record import Record, read
 from executor.store_errors import operation_error
 from omap import names
@@ -149,6 +149,7 @@ def _begin(
     operation = change.operation
     home, seq = kept.home, kept.next_seq
     recorded: Mapping[str, JSON] = {}
+    ended: list[Transaction] = []
     if change.claim is None:
         # Nothing waits for the cluster, so it is not asked how far the numbers went of which nothing is kept
         # here any more: the seconds of the clock come after all of them.
@@ -164,6 +165,7 @@ def _begin(
             if (parsed := names.parse_node_tx_key(key)) is not None and parsed[0] == change.place.node
         ]
         seq = max(seq, *(number + 1 for number in told)) if told else seq
+        ended = forgotten(record.keys, change.place.node, kept.transactions, context.clock.now())
     transaction = Transaction(
         operation=operation.name,
         version=operation.version,
@@ -178,7 +180,7 @@ def _begin(
     begun = yield from engine.intend(bound, transaction)
     journal = _journal(change, context, local, kept, operation, home)
     try:
-        yield from journal.begin(begun.transaction, home, begun.facts)
+        yield from journal.begin(begun.transaction, home, begun.facts, ended)
     except (StoreError, OperationError) as problem:
         error = _refusal(problem)
         if error is None:

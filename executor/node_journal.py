@@ -42,12 +42,22 @@ class NodeJournal:
         self._kept = kept
         self._claim = claim
 
-    def begin(self, transaction: Transaction, home: Place | None, facts: Sequence[Fact]) -> Routine[None]:
-        """Make the intent durable: locally, to be resumed; then in the cluster, if others must know."""
+    def begin(
+        self,
+        transaction: Transaction,
+        home: Place | None,
+        facts: Sequence[Fact],
+        ended: Sequence[Transaction] = (),
+    ) -> Routine[None]:
+        """Make the intent durable: locally, to be resumed; then in the cluster, if others must know.
+
+        `ended` are earlier ones that the cluster is told the end of on this occasion.
+        """
         yield from self._local.write(self._point("local.begin"), transaction, home=home)
         if self._claim is not None:
             marks = self._marks()
-            yield from marks.write(self._point("begin"), [transaction], facts=facts, claim=self._claim)
+            told = [*ended, transaction]
+            yield from marks.write(self._point("begin"), told, facts=facts, claim=self._claim)
 
     def save(self, point: str, transaction: Transaction, facts: Sequence[Fact]) -> Routine[None]:
         """Write the transaction as it stands.

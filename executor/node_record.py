@@ -20,7 +20,7 @@ from urllib.parse import quote
 from executor.directory import place_from_json, place_to_json
 from executor.effects import Routine, act, look, settle
 from executor.errors import InUseError, NotFoundError, PendingError, UnavailableError
-from executor.model import Fact, Object, SubjectState, Transaction
+from executor.model import Fact, Failure, Object, SubjectState, Transaction, TransactionState
 from executor.node_marks import STAGED
 from executor.record import NO_WRITER, of_facts
 from omap import names
@@ -141,6 +141,25 @@ def parse_kept(keys: Mapping[str, bytes]) -> Kept:
         spooled=tuple(sorted(spooled)),
         volume_id=keys.get(VOLUME, b"").decode(),
     )
+
+
+def forgotten(
+    keys: Mapping[str, bytes], node: str, known: Mapping[int, Transaction], now: float
+) -> list[Transaction]:
+    """Ended: what the record says is open on this node and the node does not know of any more.
+
+    Its state directory was lost then; nobody else would ever end it, and the volume would be in use for ever.
+    """
+    found = []
+    for key, value in sorted(keys.items()):
+        parsed = names.parse_node_tx_key(key)
+        if parsed is None or parsed[0] != node or parsed[1] in known:
+            continue
+        transaction = Transaction.from_json(decode_object(value, key))
+        if transaction.state.is_open:
+            failure = Failure("LostError", "this node's own notes of it were lost")
+            found.append(transaction.undoing(failure).ended_as(TransactionState.REVERTED, now))
+    return found
 
 
 def writer_value(node: str) -> bytes:

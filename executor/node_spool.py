@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 from executor.effects import Routine, act, look
 from executor.model import TransactionState
-from executor.node_marks import STAGED, head_of
-from executor.node_record import SPOOL_PREFIX, Kept, parse_kept, writer_value
+from executor.node_marks import STAGED, UNSTAGED, head_of
+from executor.node_record import SPOOL_PREFIX, Kept, forgotten, parse_kept, writer_value
 from executor.record import NO_WRITER
 from omap import names
 from omap.codec import Rev, Writer, encode
@@ -54,9 +54,9 @@ def tell(store: Store | None, local: Store, uuid: str, node: str, plugin: str) -
 
 
 def _seen(store: Store, name: str, node: str) -> Routine[Mapping[str, bytes] | None]:
-    keys = [names.node_rev_key(node), names.node_head_key(node), names.WRITER]
     try:
-        return (yield from look("spool.look", lambda: store.read_keys(name, keys)))
+        said = yield from look("spool.look", lambda: store.read(name, prefix=names.node_prefix(node)))
+        return {**said, **(yield from look("spool.look", lambda: store.read_keys(name, [names.WRITER])))}
     except (ObjectMissingError, PlaceMissingError):
         return None
 
@@ -69,18 +69,22 @@ def _telling(kept: Kept, seen: Mapping[str, bytes], node: str, plugin: str) -> W
     rev = Rev.first(writer) if before is None else Rev.parse(before, rev_key).next(writer)
     conditions: list[Condition] = [Absent(rev_key) if before is None else Equals(rev_key, before)]
     told = [kept.transactions[seq] for seq in kept.spooled]
-    sets = {names.node_tx_key(node, each.seq): encode(each.to_json()) for each in told}
-    sets[rev_key] = bytes(rev)
     removes: tuple[str, ...] = ()
+    sets: dict[str, bytes] = {}
     if kept.open_transaction is None:
         # While one is open its own writes may be ahead of the local head; its end is told in its turn.
+        state = kept.state or str(head_of(seen, node).get("state", ""))
         if kept.state:
             sets[head_key] = encode(kept.head)
         elif _is_taken_back(kept, seen, node):
-            removes = (head_key,)
-        if holder == writer_value(node) and kept.state != STAGED:
+            removes, state = (head_key,), ""
+        if kept.state == UNSTAGED:
+            told += forgotten(seen, node, kept.transactions, told[-1].ended or told[-1].begun)
+        if holder == writer_value(node) and state != STAGED:
             conditions.append(Equals(names.WRITER, holder))
             sets[names.WRITER] = NO_WRITER
+    sets |= {names.node_tx_key(node, each.seq): encode(each.to_json()) for each in told}
+    sets[rev_key] = bytes(rev)
     return Write(tuple(conditions), sets, removes)
 
 

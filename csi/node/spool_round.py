@@ -1,7 +1,8 @@
 """A volume's turn in the node's spool: the cluster is told what it does not know, then all is forgotten.
 
 The order makes it safe to be cut short anywhere.  The identity kept for the volume goes only when the cluster
-knows everything, since telling needs it; and before the local record, which is what leads here again.
+knows everything, since telling needs it, and no device is left, which the local record need not know of when
+the state directory was once lost; and it goes before the local record, which is what leads here again.
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ from dataclasses import dataclass
 
 from csi import handles
 from csi.handles import VolumeHandle
-from csi.node.session import NodeSession
-from csi.node.stage_keys import StageKeys
+from csi.node.session import HostParts, NodeSession
 from executor import node_spool
 from executor.effects import Routine, act, look
 from executor.errors import NotFoundError, PendingError
@@ -37,7 +37,7 @@ class SpoolRound:
     place: NodePlace
     plugin: str
     keys: Keys
-    stage_keys: StageKeys
+    host: HostParts
     session_for: Callable[[VolumeHandle], NodeSession]
     namespace_of: Callable[[str], str]
 
@@ -86,13 +86,17 @@ class SpoolRound:
         if running is None:
             return
         try:
-            if (yield from self._kept(uuid)).is_over:
-                yield from act(f"{POINT}.key", lambda: self.stage_keys.forget(uuid))
+            kept = yield from self._kept(uuid)
+            if kept.is_over and (yield from look(f"{POINT}.device", lambda: self._is_clear(uuid))):
+                yield from act(f"{POINT}.key", lambda: self.host.stage_keys.forget(uuid))
                 yield from node_spool.forget(self.place.local, uuid)
         except ObjectMissingError:
             return
         finally:
             self.keys.leave(running)
+
+    def _is_clear(self, uuid: str) -> bool:
+        return all(mapper.is_clear(uuid) for mapper in self.host.mappers.values())
 
     def _admitted(self, uuid: str) -> Running | None:
         request: Object = {"forget": uuid}
