@@ -188,7 +188,7 @@ class Node(Process):
             self.place,
             self.context.instance.id,
             self.context.keys,
-            self.parts.stage_keys,
+            self.parts,
             self.session_for,
             lambda _cluster: "",
         )
