@@ -17,6 +17,9 @@ HIDDEN = "***"
 _MIN_SECRET_CHARACTERS = 4
 """Shorter values are no secrets worth hiding in free text, where they would blot out half of it."""
 
+_NAMES = frozenset({"userID"})
+"""Keys of a secret whose value is a name: texts tell it, and it may be part of a cluster's or a pool's name."""
+
 Json = str | int | float | bool | list["Json"] | dict[str, "Json"]
 
 
@@ -26,7 +29,7 @@ def loggable(message: Message) -> dict[str, Json]:
 
 
 def secret_values(message: Message) -> frozenset[str]:
-    """Every text that stands in a secret field of the message, nested ones too."""
+    """Every text that stands in a secret field of the message, nested ones too; users' names apart."""
     return frozenset(value for value in _secrets(message) if len(value) >= _MIN_SECRET_CHARACTERS)
 
 
@@ -63,7 +66,7 @@ def _secrets(message: Message) -> Iterator[str]:
     for field, value in message.ListFields():
         is_secret = _is_secret(field)
         if _is_map(field):
-            items: Iterable[object] = value.values()
+            items: Iterable[object] = [item for key, item in value.items() if key not in _NAMES]
         else:
             items = value if field.is_repeated else (value,)
         for item in items:

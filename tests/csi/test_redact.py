@@ -102,3 +102,13 @@ def test_whatever_a_secret_is_no_text_keeps_it(secrets: dict[str, str], text: st
     scrubbed = redact.scrub(text + " ".join(secrets.values()), values)
 
     assert not [value for value in secrets.values() if value in scrubbed]
+
+
+def test_the_name_of_a_user_stays_in_texts() -> None:
+    request = csi_pb2.DeleteVolumeRequest(secrets={"userID": "waymark", "userKey": SECRET})
+
+    scrubbed = redact.scrub(
+        f"client.waymark at cluster waymark-1 with {SECRET}", redact.secret_values(request)
+    )
+
+    assert scrubbed == "client.waymark at cluster waymark-1 with ***"
