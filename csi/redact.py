@@ -18,7 +18,7 @@ _MIN_SECRET_CHARACTERS = 4
 """Shorter values are no secrets worth hiding in free text, where they would blot out half of it."""
 
 _NAMES = frozenset({"userID"})
-"""Keys of a secret whose value is a name: texts tell it, and it may be part of a cluster's or a pool's name."""
+"""Keys of a secret whose value is a name: texts tell it, and a cluster's name may have it in it."""
 
 Json = str | int | float | bool | list["Json"] | dict[str, "Json"]
 
