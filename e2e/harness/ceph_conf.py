@@ -1,7 +1,7 @@
 """The ceph.conf of a micro Ceph: what is set, and why it makes a cluster small and quick to start.
 
 Everything a daemon touches lies in the cluster's own folder; nothing is read from or written to /etc/ceph,
-/var/lib/ceph or /var/run/ceph. No admin sockets: their paths may not be longer than 107 bytes.
+/var/lib/ceph or /var/run/ceph. Only an OSD has an admin socket, whose path may not be longer than 107 bytes.
 """
 
 from __future__ import annotations
