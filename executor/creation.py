@@ -16,7 +16,13 @@ from executor import engine
 from executor.context import Context
 from executor.directory import Directory, NameEntry, OpenEntry, place_to_json
 from executor.effects import Routine, look
-from executor.errors import MismatchError, OperationError, PendingError, PermanentError
+from executor.errors import (
+    MismatchError,
+    OperationError,
+    PendingError,
+    PermanentError,
+    UnavailableError,
+)
 from executor.history import Entry, tombstone
 from executor.keys import Running, name_key, subject_key
 from executor.model import Failure, Object, Operation, S, SubjectState, Transaction, TransactionState
@@ -78,9 +84,38 @@ class Creation(Generic[S]):
 
 
 def _create(creation: Creation[S], context: Context[S], running: Running) -> Routine[Object]:
+    directory = Directory(creation.session.store(creation.journal), context.served, creation.name)
+    try:
+        return (yield from _make(creation, context, running, directory))
+    except FencedError:
+        raise
+    except StoreError as error:
+        raise (yield from _unless_begun(creation, directory, error)) from error
+
+
+def _unless_begun(creation: Creation[S], directory: Directory, error: StoreError) -> Routine[OperationError]:
+    """The error to raise: a lasting one only if nothing stands under the name, of this call or another."""
+    problem = operation_error(error)
+    if not isinstance(problem, PermanentError):
+        return problem
+    try:
+        found = yield from directory.lookup(f"{creation.operation.name}.lookup")
+    except StoreError as also:
+        return UnavailableError(
+            f"{problem}; whether {creation.name} was begun cannot be seen ({also}); retry"
+        )
+    if found is None:
+        return problem
+    return UnavailableError(
+        f"{problem}; {creation.name} ({found.uuid}) stays as it is; retry once the cause is gone"
+    )
+
+
+def _make(
+    creation: Creation[S], context: Context[S], running: Running, directory: Directory
+) -> Routine[Object]:
     operation = creation.operation
     refusal = yield from _refusal(creation)
-    directory = Directory(creation.session.store(creation.journal), context.served, creation.name)
     if refusal is not None and (yield from directory.lookup(f"{operation.name}.lookup")) is None:
         raise refusal
     for place in dict.fromkeys((creation.journal, creation.home)):
@@ -129,14 +164,13 @@ def _begin(
     creation: Creation[S], subject: Subject[S], directory: Directory, opens: tuple[str, ...]
 ) -> Routine[Object]:
     context, operation = subject.context, creation.operation
-    data = {**creation.plan(subject.uuid), JOURNAL: place_to_json(creation.journal)}
     transaction = Transaction(
         operation=operation.name,
         version=operation.version,
         seq=1,
         holder=context.instance.id,
         request=creation.request,
-        data=data,
+        data={JOURNAL: place_to_json(creation.journal)},
         begun=context.clock.now(),
         opens=opens,
         after=operation.after.value if operation.after else "",
@@ -150,9 +184,10 @@ def _begin(
         names.HEAD: encode({}),
         names.ASKED: encode({"time": transaction.begun, "by": context.instance.id}),
     }
-    if IMAGE in data:
-        sets[names.IMAGE_NAME] = str(data[IMAGE]).encode()
     try:
+        transaction = transaction.planned(creation.plan(subject.uuid))
+        if IMAGE in transaction.data:
+            sets[names.IMAGE_NAME] = str(transaction.data[IMAGE]).encode()
         begun = yield from engine.intend(bound, transaction)
         yield from writer.create(f"{operation.name}.record", begun.transaction, sets)
     except (LostError, FencedError):
@@ -174,7 +209,12 @@ def _give_back(
         ended = transaction.undoing(failure).ended_as(TransactionState.REVERTED, now)
         expiry = now + subject.context.periods.tombstone
         value = tombstone(subject.running.label, subject.context.instance.id, expiry, [Entry(ended)])
-        yield from directory.bury(f"{transaction.operation}.tombstone", subject.uuid, value)
+        try:
+            yield from directory.bury(f"{transaction.operation}.tombstone", subject.uuid, value)
+        except FencedError:
+            raise
+        except (StoreError, OperationError) as also:
+            return UnavailableError(f"{problem}; its name is not given back yet ({also}); retry")
         directory.drop(subject.uuid, transaction.opens)
     return problem
 

@@ -224,6 +224,10 @@ class Transaction:
             self, marks={**self.marks, stage: mark}, data={**self.data, **data} if data else self.data
         )
 
+    def planned(self, data: Mapping[str, JSON]) -> Transaction:
+        """With the data that its stages need."""
+        return dataclasses.replace(self, data={**data, **self.data})
+
     def undoing(self, failure: Failure) -> Transaction:
         """Turned back: from here its stages are undone."""
         return dataclasses.replace(self, state=TransactionState.UNDOING, failure=self.failure or failure)
