@@ -14,6 +14,7 @@ import threading
 from functools import partial
 
 from executor.effects import Routine, Wait, act, look, settle
+from executor.errors import PermanentError, UnavailableError
 from executor.lives import Lives
 from executor.ports import Clock, Session
 from omap import names
@@ -127,7 +128,15 @@ class Instance:
             a for a in map(names.parse_address_key, keys) if a is not None and a not in session.addresses
         ]
         if addresses:
-            yield from act("instance.fence", lambda: session.fence(addresses))
+            try:
+                yield from act("instance.fence", lambda: session.fence(addresses))
+            except PermanentError as error:
+                # No fault of whoever asks, and what the predecessor left is still there.
+                msg = (
+                    f"the earlier process {dead} cannot be shut out of {store.place}: {error}; what it left "
+                    "waits until this user may put clients on the blocklist (mon caps `profile rbd`)"
+                )
+                raise UnavailableError(msg) from error
 
     def beat(self, store: Store) -> Routine[Answer]:
         """Show that this instance lives, by a conditional write that raises its count."""
