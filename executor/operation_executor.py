@@ -10,9 +10,11 @@ Work that nobody asks for (recovery, purges, tombstones, flushes) is done by `te
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import partial
 from typing import Generic, Protocol
 
 from executor import recovery
@@ -21,7 +23,7 @@ from executor.context import Context
 from executor.crashpoints import CrashPoint
 from executor.drive import Driver, ShutdownError
 from executor.effects import Routine
-from executor.errors import OperationError, OverloadedError, PendingError
+from executor.errors import OperationError, OverloadedError, PendingError, UnavailableError
 from executor.keys import Running
 from executor.model import Object, Policy, S
 from executor.store_errors import operation_error
@@ -85,6 +87,7 @@ class OperationExecutor(Generic[S]):
         self._on_fault = on_fault
         self._lock = threading.Lock()
         self._pools: dict[str, ThreadPoolExecutor] = {}
+        self._busy: Counter[str] = Counter()
         self._watch = recovery.Watch()
 
     @property
@@ -117,11 +120,7 @@ class OperationExecutor(Generic[S]):
         Waits at most `timeout` s.
         """
         self._closing.set()
-        for running in self._context.keys.running():
-            try:
-                running.future.exception(timeout=timeout)
-            except (FutureTimeoutError, OperationError):
-                continue
+        wait([running.future for running in self._context.keys.running()], timeout)
         with self._lock:
             pools = list(self._pools.values())
         for pool in pools:
@@ -135,6 +134,8 @@ class OperationExecutor(Generic[S]):
         # Asked before the scan: what a predecessor did just before it was shut out, the scan must have seen.
         shut_out = self._context.instance.shut_out(place)
         found = recovery.scan(session.store(place), self._context.clock.now())
+        if found.corrupt:
+            shut_out = frozenset()  # a mark that cannot be read may be anybody's
         self._context.instance.retire(shut_out - {entry.instance for entry in found.open}, place)
         begun = []
         for entry in found.open:
@@ -191,29 +192,55 @@ class OperationExecutor(Generic[S]):
         ):
             return
         pool = self._pool(request.session.cluster)
-        wish = pool.submit(lambda: self._driver.drive(cancel_running(request, self._context, holder)))
+        try:
+            wish = pool.submit(lambda: self._driver.drive(cancel_running(request, self._context, holder)))
+        except RuntimeError:  # shut down meanwhile
+            return
         try:
             wish.result(timeout=max(0.0, deadline - self._context.clock.monotonic()))
         except (FutureTimeoutError, StoreError):
             return
 
     def _submit(self, request: Request[S], running: Running) -> None:
-        if self._closing.is_set():
+        error = self._begin_work(request, running)
+        if error is not None:
+            # Whoever joined in this moment is told the same.
             self._context.keys.leave(running)
-            msg = "this process is ending; retry"
-            raise ShutdownError(msg)
-        if len(self._context.keys.running()) > self._limit:
-            self._context.keys.leave(running)
-            msg = (
-                f"{request.operation_name} of {request.label} cannot begin: {self._limit} operations of "
-                "cluster "
-                f"{request.session.cluster} are at work or waiting already; retry later"
-            )
-            raise OverloadedError(msg)
-        self._pool(request.session.cluster).submit(self._work, request, running)
+            running.future.set_exception(error)
+            raise error
+
+    def _begin_work(self, request: Request[S], running: Running) -> OperationError | None:
+        cluster = request.session.cluster
+        with self._lock:
+            if self._busy[cluster] >= self._limit:
+                return OverloadedError(
+                    f"{request.operation_name} of {request.label} cannot begin: {self._limit} operations of "
+                    f"cluster {cluster} are at work or waiting already; retry later"
+                )
+            self._busy[cluster] += 1
+        try:
+            work = self._pool(cluster).submit(self._work, request, running)
+        except RuntimeError:  # the pool is shut down
+            self._give_up(running, cluster)
+            return _shutdown()
+        work.add_done_callback(partial(self._worked, running, cluster))
+        return None
+
+    def _worked(self, running: Running, cluster: str, work: Future[None]) -> None:
+        self._give_up(running, cluster)
+        if work.cancelled():
+            running.future.set_exception(_shutdown())
+
+    def _give_up(self, running: Running, cluster: str) -> None:
+        self._context.keys.leave(running)
+        with self._lock:
+            self._busy[cluster] -= 1
 
     def _pool(self, cluster: str) -> ThreadPoolExecutor:
         with self._lock:
+            if self._closing.is_set():
+                msg = "this process is ending"
+                raise RuntimeError(msg)
             if cluster not in self._pools:
                 self._pools[cluster] = ThreadPoolExecutor(self._workers, f"operations-{cluster}")
             return self._pools[cluster]
@@ -231,7 +258,13 @@ class OperationExecutor(Generic[S]):
                 self._on_fenced(str(problem))
         except StoreError as problem:
             error = operation_error(problem)
-        except BaseException as problem:  # noqa: BLE001  the callers are told
+        except Exception as problem:  # noqa: BLE001  whatever it is, the callers are told to come again
+            error = UnavailableError(
+                f"internal fault in {request.operation_name} of {request.label} at {running.point}; "
+                "it is safe to retry; the log has the details"
+            )
+            error.__cause__ = problem
+        except BaseException as problem:  # noqa: BLE001  the key is released whatever ends this thread
             error = problem
         cause = error.__cause__ if isinstance(error, OperationError) else error
         if (
@@ -252,8 +285,8 @@ class OperationExecutor(Generic[S]):
         try:
             return running.future.result(timeout=max(0.0, deadline - clock.monotonic()))
         except FutureTimeoutError:
-            if running.future.done():
-                raise
+            if running.future.done():  # in this very moment, or with a time-out of its own
+                return running.future.result()
             msg = f"{running.describe(clock.monotonic())} in cluster {cluster}; the work goes on; retry later"
             raise PendingError(msg) from None
 
@@ -262,3 +295,7 @@ class OperationExecutor(Generic[S]):
             return [self.start(request)]
         except (PendingError, OverloadedError):
             return []
+
+
+def _shutdown() -> ShutdownError:
+    return ShutdownError("this process is ending; retry")
