@@ -259,12 +259,15 @@ SCENARIOS: tuple[Scenario, ...] = (
 def disturbances(calls: Sequence[Call]) -> Iterator[Mapping[int, Decision]]:
     """Everything that can go wrong at one call of a life.
 
-    The end of the process before a read is the same as after the call before it.  A write's effect that comes
-    late does so while the same process goes on, or after the end of the process, at several later moments.
-    The state directory is on a local disk: nothing comes late there, and a reply is not lost but an error.
+    Ends of the process between two reads all leave the same behind, so one of them stands for the row.  A
+    write's effect that comes late does so while the same process goes on, or after the end of the process, at
+    several later moments.  The state directory is on a local disk: nothing comes late there.
     """
+    before = CallKind.WRITE
     for number, call in enumerate(calls, 1):
-        yield {number: Fault.CRASH_BEFORE}
+        if CallKind.WRITE in {call.kind, before}:
+            yield {number: Fault.CRASH_BEFORE}
+        before = call.kind
         if call.kind is not CallKind.WRITE:
             continue
         yield from ({number: decision} for decision in (Fault.CRASH_AFTER, Fault.LOSE_REPLY, Fault.DROP))

@@ -138,7 +138,10 @@ class Process:
         return delete_volume.call(self.session, wanted, handle, self.world.config)
 
     def run(self, request: Request[DriverSession], between: Callable[[str], None] | None = None) -> Object:
-        """Run a request as the executor does; `between` is told each change's point before it is made."""
+        """Run a request as the executor does.
+
+        `between` is told each change's point before it is made; what it raises, the change raises.
+        """
         keys = self.context.keys
         running, is_new = keys.admit(
             request.key, request.operation_name, request.label, request.request, request.is_same
@@ -208,10 +211,12 @@ class Process:
                 continue
             if step.changes:
                 self.points.append(step.point)
-                if between is not None:
-                    between(step.point)
             try:
+                if step.changes and between is not None:
+                    between(step.point)
                 outcome = step.run()
+            except AssertionError:
+                raise
             except Exception as problem:  # noqa: BLE001 - whatever an effect raises is the routine's to judge
                 error = problem
 
