@@ -25,7 +25,7 @@ from e2e.harness.ceph import MicroCeph, command
 from e2e.harness.client import Client, code_of, retried
 from e2e.harness.temporary import temporary_testbed
 from e2e.harness.testbed import ROOT, Layout, Testbed, TestbedError
-from e2e.harness.volumes import Claim
+from e2e.harness.volumes import Claim, filesystem
 from proto import csi_pb2
 
 VARIABLE = "WAYMARK_CRASH_AT"
@@ -33,7 +33,7 @@ FLAGS = ("--purge-interval", "3600", "--recovery-interval", "1", "--trash-retent
 """Purges begin only when a controller starts, so that it is known which process makes them."""
 
 REACH_SECONDS = 20.0
-PURGE_SECONDS = 60.0
+PURGE_SECONDS = 20.0
 
 DOOMED = "doomed"
 """A data pool that is removed when a create that needs it is half-way."""
@@ -65,6 +65,8 @@ class Crashes:
         operation = point.partition(".")[0]
         if point in UNDO:
             self._undo(claim, armed)
+        elif ".undo" in point:
+            self._node_undo(operation, claim, armed)
         elif operation == "create_volume":
             self._interrupted(
                 "controller", armed, lambda c: c.controller.CreateVolume(claim.create(), timeout=20)
@@ -116,6 +118,34 @@ class Crashes:
                     return
                 raise
         raise CrashError(f"{armed}: a create without its data pool succeeded")
+
+    def _node_undo(self, operation: str, claim: Claim, armed: str) -> None:
+        """A stage whose mount is refused, or a publish onto a foreign mount, is taken back."""
+        volume = self._create(claim)
+        bad = Claim(self._bed, claim.name, capability=filesystem("ext4", ("no-such-flag",)))
+        refused, expected = bad, grpc.StatusCode.INVALID_ARGUMENT
+        target = claim.publish_path
+        if operation == "publish_volume":
+            refused, expected = claim, grpc.StatusCode.FAILED_PRECONDITION
+            with self._bed.client("node") as node:
+                retried(node.node.NodeStageVolume, claim.stage(volume))
+            target.mkdir()
+            subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(target)], check=True)
+        self._interrupted("node", armed, lambda client: _call(operation, client, refused, volume, 20.0))
+        with self._bed.client("node") as node:
+            try:
+                _call(operation, node, refused, volume, None)
+                raise CrashError(f"{armed}: what must be refused succeeded")
+            except grpc.RpcError as error:
+                if code_of(error) is not expected:
+                    raise
+            if operation == "publish_volume":
+                subprocess.run(["umount", str(target)], check=True)
+            retried(node.node.NodeStageVolume, claim.stage(volume))
+            retried(node.node.NodePublishVolume, claim.publish(volume))
+            retried(node.node.NodeUnpublishVolume, claim.unpublish(volume))
+            retried(node.node.NodeUnstageVolume, claim.unstage(volume))
+        self._delete(claim, volume)
 
     def _node(self, operation: str, claim: Claim, armed: str) -> None:
         volume = self._create(claim)
@@ -229,7 +259,10 @@ def main() -> int:
                     problems.append(f"{point}:{when}: {error}")
                 kills += 1
             print(f"{kills:4} kills, {time.monotonic() - began:5.0f} s: {point}", flush=True)
-        crashes.end()
+        try:
+            crashes.end()
+        except CrashError as error:
+            problems.append(str(error))
     print(f"{kills} kills at {kills // 2} points, {len(problems)} problems, {time.monotonic() - began:.0f} s")
     for problem in problems:
         print(f"e2e/crashes: {problem}", file=sys.stderr)
