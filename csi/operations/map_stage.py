@@ -40,6 +40,18 @@ def device_of(work: Work[NodeSession], image_id: str = "") -> Device:
     return device
 
 
+def is_foreign(work: Work[NodeSession], path: str) -> bool:
+    """Whether something is mounted at this path that is not the volume's device.
+
+    While the device is not there nothing can be told, and the answer is no.
+    """
+    mounts = work.session.host.mounts
+    device = mapper_of(work).find(work.uuid)
+    if device is None or mounts.at(path) is None:
+        return False
+    return all(mount.target != path for mount in mounts.of_device(device.path))
+
+
 def _prepare(work: Work[NodeSession]) -> Intention:
     mapper = mapper_of(work)
     home = work.home

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from csi.commands import PublishVolume
 from csi.node.session import NodeSession
-from csi.operations.map_stage import device_of
+from csi.operations.map_stage import device_of, is_foreign
 from executor.errors import MismatchError, PreconditionError
 from executor.model import Done, Finding, Intention, Object, Operation, Policy, Stage, Verdict, Work
 from executor.node_change import UNKNOWN_HOME, NodeChange, NodePlace
@@ -132,7 +132,7 @@ def _probe(work: Work[NodeSession]) -> Finding:
     if mount is None:
         return Finding(Verdict.ABSENT)
     device = device_of(work)
-    if all(other.target != target for other in mounts.of_device(device.path)):
+    if is_foreign(work, target):
         msg = f"{target} carries a mount of {mount.source}, not of {device.path}; unmount that first"
         raise PreconditionError(msg)
     # A bind is made in two steps, the second of which makes it read-only.
@@ -141,8 +141,9 @@ def _probe(work: Work[NodeSession]) -> Finding:
 
 
 def _unbind(work: Work[NodeSession]) -> Done:
-    if not work.data.get("was_bound"):
-        work.session.host.mounts.unmount(work.text("target_path"))
+    target = work.text("target_path")
+    if not work.data.get("was_bound") and not is_foreign(work, target):
+        work.session.host.mounts.unmount(target)
     return Done()
 
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from csi.commands import StageVolume
 from csi.node.session import NodeSession
 from csi.operations import format_stage, map_stage
-from csi.operations.map_stage import device_of, is_read_only
+from csi.operations.map_stage import device_of, is_foreign, is_read_only
 from executor.creation import IMAGE
 from executor.errors import InvalidError, MismatchError, PreconditionError
 from executor.model import Done, Finding, Intention, Object, Operation, Policy, Stage, Verdict, Work
@@ -173,8 +173,9 @@ def _probe_mount(work: Work[NodeSession]) -> Finding:
 
 
 def _unmount(work: Work[NodeSession]) -> Done:
-    if work.text("access") != "block" and not work.data.get("was_mounted"):
-        work.session.host.mounts.unmount(work.text("staging_path"))
+    path = work.text("staging_path")
+    if work.text("access") != "block" and not work.data.get("was_mounted") and not is_foreign(work, path):
+        work.session.host.mounts.unmount(path)
     return Done()
 
 
