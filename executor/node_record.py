@@ -201,7 +201,6 @@ class NodeMarks:
         head: Mapping[str, JSON] | None = None,
         facts: Sequence[Fact] = (),
         claim: Claim | None = None,
-        releases_writer: bool = False,
     ) -> Routine[None]:
         """Tell the record, trying until it is known that it was told.
 
@@ -217,9 +216,7 @@ class NodeMarks:
                 msg = f"volume {self._name} is not there in {self._store.place}"
                 raise NotFoundError(msg) from None
             self._check(seen, facts, claim)
-            write, token = self._write_on(
-                seen, transactions, head, facts, claim, releases_writer=releases_writer
-            )
+            write, token = self._write_on(seen, transactions, head, facts, claim)
             answer = yield from settle(partial(act, point, partial(self._store.write, self._name, write)))
             if answer is Answer.APPLIED:
                 return
@@ -262,8 +259,6 @@ class NodeMarks:
         head: Mapping[str, JSON] | None,
         facts: Sequence[Fact],
         claim: Claim | None,
-        *,
-        releases_writer: bool,
     ) -> tuple[Write, bytes]:
         before = seen.get(self._rev_key)
         self._steps += 1
@@ -287,8 +282,5 @@ class NodeMarks:
             ]
             if claim.takes_writer:
                 sets[names.WRITER] = writer_value(self._node)
-        elif releases_writer and holder == writer_value(self._node):
-            conditions.append(Equals(names.WRITER, holder))
-            sets[names.WRITER] = NO_WRITER
         sets[self._rev_key] = bytes(rev)
         return Write(tuple(conditions), sets, removes), bytes(rev)
