@@ -137,6 +137,8 @@ def test_a_dead_mapper_is_not_replaced_under_what_is_mounted(world: NodeWorld, *
     with pytest.raises(InUseError, match="is mounted at"):
         node.stage()
     assert mounted(world) == before
+    with pytest.raises(UnavailableError, match="is not mapped on this node any more"):
+        node.publish()
     if published:
         node.unpublish()
     node.unstage()
