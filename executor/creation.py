@@ -237,6 +237,7 @@ def _existing(
     if transaction is None or transaction.operation != operation.name:
         return _standing(creation, subject, record)
     refuse_foreign(subject.context, record, transaction)
+    subject.context.operation(transaction.operation, transaction.version)  # only what we know can be compared
     difference = creation.difference(transaction.data)
     if difference and transaction.state is TransactionState.OPEN and not record.is_cancelled:
         msg = (

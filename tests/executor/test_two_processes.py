@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ CREATE_POINTS = creation_points(create_volume.OPERATION)
 DELETE_POINTS = change_points(delete_volume.OPERATION)
 
 
-def once(point: str, act: Callable[[], None]) -> Callable[[str], None]:
+def once(point: str, act: Callable[[], object]) -> Callable[[str], None]:
     """Do something right before a process makes its change at a point, the first time it gets there."""
     left = [act]
 
@@ -74,7 +75,7 @@ def test_a_zombie_deletes_nothing_once_its_successor_is_there(point: str) -> Non
     uuid = uuid_of(world)
     zombie = world.process()
     with pytest.raises((FencedError, UnavailableError)):
-        zombie.run(zombie.deletion(uuid), once(point, lambda: [world.process().delete(uuid), None][1]))
+        zombie.run(zombie.deletion(uuid), once(point, lambda: world.process().delete(uuid)))
     last = world.process()
     settle(world, last)
     audit(world)
@@ -249,7 +250,7 @@ def _away(process: Process) -> None:
 @pytest.mark.parametrize(
     "change", [{"size_bytes": 2 << 30, "required_bytes": 2 << 30}, {"fs_type": "xfs"}, {"pool": FAST.pool}]
 )
-def test_one_name_is_one_volume(change: dict[str, object]) -> None:
+def test_one_name_is_one_volume(change: dict[str, Any]) -> None:
     world = World(journal_pool=META.pool)
     stop_at(world.process(), "create_volume.commit")
     process = world.process()
@@ -296,7 +297,7 @@ def test_a_record_that_somebody_else_moved_on_is_left_to_them() -> None:
         first.run(first.creation(), once("create_volume.image.apply", lambda: _away(first)))
     slow, quick = world.process("b"), world.process("c")
     with pytest.raises(PendingError, match=r"taken over|meanwhile|moved"):
-        slow.run(slow.creation(), once("create_volume.adopt", lambda: [quick.create(), None][1]))
+        slow.run(slow.creation(), once("create_volume.adopt", quick.create))
     assert images(world) == 1
     for process in (first, slow, quick):
         process.flush()

@@ -164,9 +164,14 @@ class Process:
     def recover(self) -> None:
         """One scan, and the work on everything it finds; what is not to be had now is left."""
         for place in self.world.journals():
-            found = recovery.scan(self.session.store(place), self.world.clock.now())
-            for entry in found.open:
-                self._quietly(Settlement(self.session, place, entry, self.watch))
+            for settlement in self.settlements(place):
+                self._quietly(settlement)
+
+    def settlements(self, place: Place = RBD) -> list[Settlement[DriverSession]]:
+        """The work on everything that one scan finds open."""
+        session: DriverSession = self.session
+        found = recovery.scan(session.store(place), self.world.clock.now())
+        return [Settlement(session, place, entry, self.watch) for entry in found.open]
 
     def purge(self) -> None:
         """End everything whose time in the trash is over."""
