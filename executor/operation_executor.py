@@ -191,8 +191,8 @@ class OperationExecutor(Generic[S]):
             if n == holder.operation
         ):
             return
-        pool = self._pool(request.session.cluster)
         try:
+            pool = self._pool(request.session.cluster)
             wish = pool.submit(lambda: self._driver.drive(cancel_running(request, self._context, holder)))
         except RuntimeError:  # shut down meanwhile
             return
