@@ -10,15 +10,9 @@ from structlog.typing import FilteringBoundLogger
 
 from csi.driver.node_core import NodeCore, session_of
 from csi.driver.tending import Round
-from csi.handles import VolumeHandle
-from executor import node_spool
+from csi.node.spool_round import SpoolRound
 from executor.drive import Driver
-from executor.errors import OperationError, PendingError
-from executor.keys import subject_key
-from executor.model import Object
-from executor.node_marks import STAGED
-from executor.node_record import parse_kept
-from omap import names
+from executor.errors import OperationError
 from omap.store import ObjectMissingError, StoreError
 
 PERIOD_SECONDS = 1.0
@@ -35,7 +29,14 @@ class Spool:
 
     def __init__(self, core: NodeCore, log: FilteringBoundLogger) -> None:
         """Nothing is told before it is asked for."""
-        self._core = core
+        self._turns = SpoolRound(
+            core.place,
+            core.executor.context.instance.id,
+            core.executor.context.keys,
+            core.host,
+            lambda handle: session_of(core, handle, None),
+            lambda cluster: core.sessions.config(cluster).namespace,
+        )
         self._log = log
         self._driver = Driver(threading.Event())
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="spool")
@@ -60,7 +61,7 @@ class Spool:
         """The round that tells of every volume that has something to tell."""
 
         def once() -> None:
-            for uuid in node_spool.spooled(self._core.place.local):
+            for uuid in self._turns.volumes():
                 self._tell_one(uuid)
 
         return Round("spool", PERIOD_SECONDS, once)
@@ -82,40 +83,4 @@ class Spool:
             self._problems.pop(uuid, None)
 
     def _tell(self, uuid: str) -> None:
-        core, local = self._core, self._core.place.local
-        kept = parse_kept(local.read(names.record_name(uuid)))
-        if kept.spooled and kept.home is not None:
-            session = session_of(core, VolumeHandle(kept.home.cluster, 0, uuid), None)
-            plugin = core.executor.context.instance.id
-            self._driver.drive(
-                node_spool.tell(session.store(kept.home), local, uuid, core.place.node, plugin)
-            )
-        if _drop_key(core, uuid):
-            self._driver.drive(node_spool.forget(local, uuid))
-
-
-def _drop_key(core: NodeCore, uuid: str) -> bool:
-    """Drop the identity kept for a volume that this node has done with; whether it has.
-
-    Not before the cluster knows all, since telling needs it; before the local record, which is what leads
-    here again.  Under the volume's key, so that it is never the one that a new stage has just kept.
-    """
-    keys = core.executor.context.keys
-    request: Object = {"drop": uuid}
-    try:
-        running, is_new = keys.admit(subject_key(uuid), "drop_key", uuid, request, lambda _other: False)
-    except PendingError:
-        return False
-    try:
-        kept = parse_kept(core.place.local.read(names.record_name(uuid)))
-        is_done = not (
-            kept.spooled
-            or kept.state == STAGED
-            or kept.open_transaction is not None
-            or kept.data.get("published")
-        )
-        if is_new and is_done:
-            core.host.stage_keys.forget(uuid)
-        return is_done
-    finally:
-        keys.leave(running)
+        self._driver.drive(self._turns.turn(uuid))
