@@ -120,7 +120,10 @@ class Crashes:
         raise CrashError(f"{armed}: a create without its data pool succeeded")
 
     def _node_undo(self, operation: str, claim: Claim, armed: str) -> None:
-        """A stage whose mount is refused, or a publish onto a foreign mount, is taken back."""
+        """A stage whose mkfs or mount is refused, or a publish onto a foreign mount, is taken back."""
+        if ".map.undo.intent" in armed:
+            self._refused_mkfs(claim, armed)
+            return
         volume = self._create(claim)
         bad = Claim(self._bed, claim.name, capability=filesystem("ext4", ("no-such-flag",)))
         refused, expected = bad, grpc.StatusCode.INVALID_ARGUMENT
@@ -144,6 +147,22 @@ class Crashes:
             retried(node.node.NodeStageVolume, claim.stage(volume))
             retried(node.node.NodePublishVolume, claim.publish(volume))
             retried(node.node.NodeUnpublishVolume, claim.unpublish(volume))
+            retried(node.node.NodeUnstageVolume, claim.unstage(volume))
+        self._delete(claim, volume)
+
+    def _refused_mkfs(self, claim: Claim, armed: str) -> None:
+        """The intent to make a file system is taken back where others see it, before the device goes."""
+        request = claim.create({**self._bed.parameters(), "mkfsOptions": "-O no_such_feature"})
+        with self._bed.client() as client:
+            volume = retried(client.controller.CreateVolume, request).volume
+        self._interrupted("node", armed, lambda client: _call("stage_volume", client, claim, volume, 20.0))
+        with self._bed.client("node") as node:
+            try:
+                _call("stage_volume", node, claim, volume, None)
+                raise CrashError(f"{armed}: a stage whose mkfs is refused succeeded")
+            except grpc.RpcError as error:
+                if code_of(error) is not grpc.StatusCode.INVALID_ARGUMENT:
+                    raise
             retried(node.node.NodeUnstageVolume, claim.unstage(volume))
         self._delete(claim, volume)
 
