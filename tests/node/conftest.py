@@ -106,7 +106,7 @@ class HostBench:
             rbd.RBD().create(ioctx, name, size_bytes)
             with rbd.Image(ioctx, name, read_only=True) as image:
                 image_id = image.id()
-            pool_id = cluster.pool_lookup("rbd")
+            pool_id = ioctx.get_pool_id()
         self.made.append(name)
         monitors = (json.loads((self.ceph.folder / "cluster.json").read_text())["monitors"],)
         place = Place("test", "rbd", namespace)

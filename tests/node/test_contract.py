@@ -15,7 +15,7 @@ from csi.node.ports import Content, Detected, Device
 from executor.errors import InUseError, InvalidError, PermanentError, PreconditionError
 
 if TYPE_CHECKING:
-    from conftest import Bench
+    from tests.node.conftest import Bench
 
 MIB = 1 << 20
 

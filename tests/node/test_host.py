@@ -26,7 +26,7 @@ from executor.errors import (
 )
 
 if TYPE_CHECKING:
-    from conftest import HostBench
+    from tests.node.conftest import HostBench
 
 pytestmark = pytest.mark.ceph
 

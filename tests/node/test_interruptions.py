@@ -15,7 +15,7 @@ from csi.node.run import Completed, Runner
 from omap.faults import Crash
 
 if TYPE_CHECKING:
-    from conftest import HostBench
+    from tests.node.conftest import HostBench
 
 pytestmark = pytest.mark.ceph
 

@@ -18,7 +18,7 @@ from csi.node.run import Runner
 from executor.errors import UnavailableError
 
 if TYPE_CHECKING:
-    from conftest import HostBench
+    from tests.node.conftest import HostBench
 
 _ROOT = pathlib.Path(__file__).parents[2]
 
