@@ -33,6 +33,7 @@ from executor.model import (
 )
 from executor.record import LostError
 from executor.store_errors import operation_error
+from omap.codec import CorruptError, SchemaTooNewError
 from omap.store import FencedError, Place, StoreError
 
 
@@ -121,6 +122,10 @@ def run(bound: Bound[S], journal: Journal, begun: Begun) -> Routine[Transaction]
         except StoreError as error:
             if isinstance(error, FencedError):
                 raise
+            if isinstance(error, (CorruptError, SchemaTooNewError)):
+                # Whose record cannot be understood is neither finished nor undone by guessing.
+                msg = f"{error}; {bound.operation.name} of {bound.uuid} stays as it is"
+                raise UnavailableError(msg) from error
             raise operation_error(error) from error
     except LostError:
         raise  # it is somebody else's now: not one more write

@@ -90,6 +90,8 @@ def resume(
     """
     context = subject.context
     operation = context.operation(transaction.operation, transaction.version)
+    for name in transaction.marks:
+        operation.stage(name)  # all marks must be this plan's, before anything is touched
     if record.is_cancelled and turn is None and operation.policy is Policy.REVERT:
         turn = Failure("CancelledError", f"{record.request_name} was deleted while it was being created")
     attempt = context.instance.attempt()
