@@ -7,6 +7,7 @@ ceph.conf is needed; the key goes into librados' own memory and into no file, ar
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import threading
@@ -84,6 +85,21 @@ class Connection:
             self.store.wait_for_latest_osdmap()
             if not _within(_BARRIER_SECONDS, self.images.wait_for_latest_osdmap):
                 raise UnavailableError(f"{what}: the image connection gets no new osdmap; look at `ceph -s`")
+
+    def blocklisted(self) -> frozenset[str]:
+        """Addresses that the cluster has shut out.  Raises UnavailableError, DeniedError."""
+        what = f"the blocklist of cluster {self.config.cluster_id}"
+        with translating(what):
+            code, told, problem = self.store.mon_command(
+                json.dumps({"prefix": "osd blocklist ls", "format": "json"}), b""
+            )
+        if code:
+            raise UnavailableError(
+                f"{what} cannot be read ({problem or os.strerror(-code)}): look at `ceph -s`"
+            )
+        # Ceph 16.2 writes a second list behind the one that is meant.
+        entries, _ = json.JSONDecoder().raw_decode(told.decode())
+        return frozenset(str(entry["addr"]) for entry in entries)
 
     def close(self) -> None:
         """End both connections; nothing may be in use any more."""

@@ -156,5 +156,6 @@ class CephLibrary:
         return None if name == self._place.pool else name
 
     def _watchers(self, image: rbd.Image) -> tuple[str, ...]:
-        watching = {watcher["addr"] for watcher in image.watchers_list()}
-        return tuple(sorted(watching - set(self._connection.addresses)))
+        """Who has the image open; not a client that was shut out, though its watch may linger."""
+        watching = {watcher["addr"] for watcher in image.watchers_list()} - set(self._connection.addresses)
+        return tuple(sorted(watching - self._connection.blocklisted())) if watching else ()
