@@ -138,8 +138,9 @@ class OperationExecutor(Generic[S]):
             shut_out = frozenset()  # a mark that cannot be read may be anybody's
         self._context.instance.retire(shut_out - {entry.instance for entry in found.open}, place)
         begun = []
-        for entry in found.open:
-            begun += self._begin_quietly(recovery.Settlement(session, place, entry, self._watch))
+        for first, *others in found.by_subject():
+            work = recovery.Settlement(session, place, first, self._watch, tuple(others))
+            begun += self._begin_quietly(work)
         return begun
 
     def purge(self, session: S, place: Place, operation: str, limit: int = 16) -> list[Future[Object]]:

@@ -41,6 +41,13 @@ class Found:
     corrupt: tuple[CorruptError, ...] = ()
     """What cannot be read, each by itself: it stops nothing else."""
 
+    def by_subject(self) -> list[list[OpenEntry]]:
+        """The open marks, those of one subject together."""
+        subjects: dict[str, list[OpenEntry]] = {}
+        for entry in self.open:
+            subjects.setdefault(entry.uuid, []).append(entry)
+        return list(subjects.values())
+
 
 def scan(store: Store, now: float) -> Found:
     """Read what is open and what is due for its purge.  Raises the store's errors."""
@@ -128,6 +135,13 @@ class Settlement(Generic[S]):
     journal: Place
     entry: OpenEntry
     watch: Watch
+    others: tuple[OpenEntry, ...] = ()
+    """Further marks of the same subject: a subject that many processes died at has many."""
+
+    def takeable(self, context: Context[S]) -> list[str]:
+        """The attempts, of all these marks, that nobody living is at."""
+        marks = (self.entry, *self.others)
+        return [mark.attempt for mark in marks if context.instance.may_take(mark.instance)]
 
     @property
     def operation_name(self) -> str:
@@ -169,13 +183,12 @@ def _settle(settlement: Settlement[S], subject: Subject[S]) -> Routine[Object]:
         yield from _without_record(settlement, subject, directory)
         return {}
     transaction = record.open_transaction
-    if transaction is None or entry.attempt not in transaction.opens:
-        # Over, or a late copy of a mark: but a living process may have marked and not yet recorded.
-        if context.instance.may_take(entry.instance):
-            directory.drop(entry.uuid, (entry.attempt,))
-        if transaction is None:
-            settlement.watch.forget(entry.uuid)
-            return {}
+    # Over, or a late copy of a mark: but a living process may have marked and not yet recorded.
+    used = () if transaction is None else transaction.opens
+    directory.drop(entry.uuid, [each for each in settlement.takeable(context) if each not in used])
+    if transaction is None:
+        settlement.watch.forget(entry.uuid)
+        return {}
     if not context.instance.may_take(record.owner.instance):
         return {}
     operation = context.operation(transaction.operation, transaction.version)
@@ -198,7 +211,8 @@ def _settle(settlement: Settlement[S], subject: Subject[S]) -> Routine[Object]:
 def _without_record(settlement: Settlement[S], subject: Subject[S], directory: Directory) -> Routine[None]:
     """A mark without a record: a create that came no further than its name, or an end almost through."""
     context, entry = subject.context, settlement.entry
-    if not context.instance.may_take(entry.instance):
+    takeable = settlement.takeable(context)
+    if not takeable:
         return
     name = yield from directory.lookup("recovery.name")
     if name is not None and name.uuid == entry.uuid:
@@ -208,7 +222,7 @@ def _without_record(settlement: Settlement[S], subject: Subject[S], directory: D
         now = context.clock.now()
         value = tombstone(entry.request_name, context.instance.id, now + context.periods.tombstone, ())
         yield from directory.bury("recovery.tombstone", entry.uuid, value)
-    directory.drop(entry.uuid, (entry.attempt,))
+    directory.drop(entry.uuid, takeable)
     settlement.watch.forget(entry.uuid)
 
 
