@@ -20,13 +20,12 @@ from structlog.typing import FilteringBoundLogger
 from csi.ceph.connection import ConnectionSettings
 from csi.ceph.sessions import CephSessions
 from csi.clusters import ClusterConfigs
-from csi.driver import tending
 from csi.driver.controller import ControllerVolumes, Core
 from csi.driver.node import NodeVolumes
 from csi.driver.node_core import NodeCore
 from csi.driver.records import RecordReader
 from csi.driver.spool import Spool
-from csi.driver.tending import Reach, Round, Tending
+from csi.driver.tending import ControllerRounds, Reach, Round, Tending
 from csi.handles import VolumeHandle
 from csi.host import RandomIds, SystemClock, boot_id, instance_id
 from csi.identities import Keyring
@@ -210,7 +209,7 @@ class StandingDriver:
         reach = Reach(controller, self._sessions, self._log)
         rounds: tuple[Round, ...] = ()
         if settings.controller:
-            rounds += tending.rounds(controller, reach, self._log)
+            rounds += ControllerRounds(controller, reach, self._log).all()
         if settings.node:
             rounds += (spool.round(),)
         return Standing(Core(controller, self._sessions), node_core, spool, Tending(rounds, self._log), reach)

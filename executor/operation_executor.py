@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
@@ -143,13 +143,18 @@ class OperationExecutor(Generic[S]):
             begun += self._begin_quietly(work)
         return begun
 
-    def purge(self, session: S, place: Place, operation: str, limit: int = 16) -> list[Future[Object]]:
-        """Begin the purge of what is due, `limit` at a time.  Raises the store's errors."""
-        found = recovery.scan(session.store(place), self._context.clock.now())
-        begun: list[Future[Object]] = []
-        for _, entry in found.due[:limit]:
-            begun += self._begin_quietly(recovery.purge(self._context, session, entry, operation))
-        return begun
+    def purge(
+        self, session: S, place: Place, operation: str, *, at_a_time: int = 16
+    ) -> Iterator[list[Future[Object]]]:
+        """Purge all that one scan finds due: a batch is begun each time the next one is asked for.
+
+        What fails keeps nothing that is due after it from its turn.  Raises the store's errors.
+        """
+        due = recovery.scan(session.store(place), self._context.clock.now()).due
+        for start in range(0, len(due), at_a_time):
+            batch = due[start : start + at_a_time]
+            purges = [recovery.purge(self._context, session, entry, operation) for _, entry in batch]
+            yield [future for purge in purges for future in self._begin_quietly(purge)]
 
     def expire(self, session: S, place: Place) -> int:
         """Remove tombstones whose time is over.  Raises the store's errors."""

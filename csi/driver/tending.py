@@ -6,9 +6,12 @@ once and tried again at its next time: nothing of this may end the process.
 
 from __future__ import annotations
 
+import concurrent.futures
 import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 
 from structlog.typing import FilteringBoundLogger
 
@@ -16,8 +19,12 @@ from csi.operations import purge_volume
 from csi.session import DriverSession
 from csi.sessions import Sessions
 from executor.errors import OperationError
+from executor.model import Object
 from executor.operation_executor import OperationExecutor
 from omap.store import Place, StoreError
+
+BATCH_SECONDS = 60.0
+"""How long the purge of one batch may hold up the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,36 +115,52 @@ class Reach:
         return self._context.instance.places() | configured
 
 
-def rounds(
-    executor: OperationExecutor[DriverSession], reach: Reach, log: FilteringBoundLogger
-) -> tuple[Round, ...]:
-    """A controller's rounds."""
+class ControllerRounds:
+    """What a controller does in rounds, in each directory that it looks after."""
 
-    def everywhere(work: Callable[[DriverSession, Place], object]) -> Callable[[], None]:
-        def once() -> None:
-            for place, session in reach.places().items():
-                # One place that does not answer must not keep the others waiting for their turn for ever.
-                try:
-                    work(session, place)
-                except (OperationError, StoreError) as error:
-                    log.warning("place not tended", place=str(place), error=str(error))
+    def __init__(
+        self, executor: OperationExecutor[DriverSession], reach: Reach, log: FilteringBoundLogger
+    ) -> None:
+        """Do it with this executor."""
+        self._executor = executor
+        self._reach = reach
+        self._log = log
 
-        return once
+    def all(self) -> tuple[Round, ...]:
+        """Every kind."""
+        periods = self._executor.context.periods
+        return (
+            Round("recovery", periods.recovery, lambda: self._everywhere(self._recover)),
+            Round("purge", periods.purge, lambda: self._everywhere(self._purge)),
+            Round("expiry", periods.recovery, lambda: self._everywhere(self._executor.expire)),
+            Round("beat", periods.beat, self._executor.beat),
+            Round("flush", periods.flush, self._flush),
+        )
 
-    def purge(session: DriverSession, place: Place) -> None:
-        # All that is due, a bounded number at a time; what fails is left to the next round.
-        while begun := executor.purge(session, place, purge_volume.NAME):
-            if any(each.exception() is not None for each in begun):
-                return
+    def _everywhere(self, work: Callable[[DriverSession, Place], object]) -> None:
+        for place, session in self._reach.places().items():
+            # One place that does not answer must not keep the others waiting for their turn for ever.
+            try:
+                work(session, place)
+            except (OperationError, StoreError) as error:
+                self._log.warning("place not tended", place=str(place), error=str(error))
 
-    def flush() -> None:
-        executor.flush()
+    def _recover(self, session: DriverSession, place: Place) -> None:
+        for begun in self._executor.recover(session, place):
+            begun.add_done_callback(partial(self._tell, "recovery"))
 
-    periods = executor.context.periods
-    return (
-        Round("recovery", periods.recovery, everywhere(executor.recover)),
-        Round("purge", periods.purge, everywhere(purge)),
-        Round("expiry", periods.recovery, everywhere(executor.expire)),
-        Round("beat", periods.beat, executor.beat),
-        Round("flush", periods.flush, flush),
-    )
+    def _purge(self, session: DriverSession, place: Place) -> None:
+        for batch in self._executor.purge(session, place, purge_volume.NAME):
+            for begun in batch:
+                begun.add_done_callback(partial(self._tell, "purge"))
+            # The next batch does not wait for ever for one that hangs.
+            concurrent.futures.wait(batch, BATCH_SECONDS)
+
+    def _flush(self) -> None:
+        self._executor.flush()
+
+    def _tell(self, what: str, ended: Future[Object]) -> None:
+        """Log the end of work that has no caller, if it failed: nobody else would hear of it."""
+        error = None if ended.cancelled() else ended.exception()
+        if error is not None:
+            self._log.warning("failed, it is tried again", work=what, error=str(error))

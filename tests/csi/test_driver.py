@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from csi import handles, logs
+from csi import handles, logs, memory_images
 from csi.clusters import ClusterConfig, ClusterConfigs
 from csi.commands import (
     AccessMode,
@@ -26,7 +26,7 @@ from csi.commands import (
 )
 from csi.driver.controller import ControllerVolumes, Core
 from csi.driver.records import RecordReader
-from csi.driver.tending import Reach, Round, Tending
+from csi.driver.tending import ControllerRounds, Reach, Round, Tending
 from csi.handles import VolumeHandle
 from csi.host import RandomIds, SystemClock, boot_id, instance_id
 from csi.identities import Keyring
@@ -166,8 +166,9 @@ def test_a_history_is_told_from_the_tombstone_too(bed: Bed) -> None:
     made = bed.volumes.create_volume(CREATE, soon())
     bed.volumes.delete_volume(delete(made.volume_id), soon())
     for place, session in bed.reach.places().items():
-        for begun in bed.executor.purge(session, place, purge_volume.NAME):
-            begun.result(timeout=30)
+        for batch in bed.executor.purge(session, place, purge_volume.NAME):
+            for begun in batch:
+                begun.result(timeout=30)
 
     history = bed.records.history(bed.read(made.volume_id), soon())
 
@@ -282,6 +283,24 @@ def test_a_round_that_fails_is_told_once_and_goes_on(bed: Bed) -> None:
 
     lines = [json.loads(line) for line in bed.log_stream.getvalue().splitlines()]
     assert [(line["round"], line["error"]) for line in lines] == [("purge", "the cluster is away")]
+
+
+def test_one_round_purges_all_that_is_due_and_tells_of_what_is_not_to_be_purged(bed: Bed) -> None:
+    made = [bed.volumes.create_volume(replace(CREATE, name=f"pvc-{n}"), soon()).volume_id for n in range(40)]
+    for volume_id in made:
+        bed.volumes.delete_volume(delete(volume_id), soon())
+    images = bed.cluster.session.images(Place("prod", "rbd"))
+    stuck = images.trash_entries()[0].image_id
+    memory_images.open_image(bed.cluster.session.memory, Place("prod", "rbd"), stuck, "192.0.2.9:0/9")
+    rounds = ControllerRounds(bed.executor, bed.reach, bed.log).all()
+
+    next(each for each in rounds if each.name == "purge").work()
+
+    assert [entry.image_id for entry in images.trash_entries()] == [stuck]
+    lines = [json.loads(line) for line in bed.log_stream.getvalue().splitlines()]
+    (line,) = (line for line in lines if "work" in line)
+    assert line["work"] == "purge"
+    assert "192.0.2.9:0/9" in line["error"]
 
 
 def test_this_host_names_processes_and_boots() -> None:

@@ -437,8 +437,9 @@ def test_the_rounds_end_what_nobody_asks_for(rig: Rig) -> None:
     rig.world.clock.advance(rig.world.periods.abandonment + 1)
     for work in rig.executor.recover(session, META):
         work.result(PATIENCE)
-    for work in rig.executor.purge(session, META, purge_volume.NAME):
-        work.result(PATIENCE)
+    for batch in rig.executor.purge(session, META, purge_volume.NAME):
+        for work in batch:
+            work.result(PATIENCE)
     rig.audit()
     assert names_in(rig.world) == {}
     assert rig.images() == 0
