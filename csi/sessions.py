@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Protocol
 
 from csi.clusters import ClusterConfig, ClusterConfigs
 from csi.identities import Keyring
 from csi.node.ports import Credentials
 from csi.session import DriverSession
-from executor.errors import UnavailableError
 from executor.ports import Clock
+
+WAIT_SECONDS = 20.0
+"""How long to wait for a connection where no caller's deadline says it."""
 
 
 class Clusters(Protocol):
-    """Connects to clusters; `csi.ceph.sessions` does it for real ones."""
+    """Connects to clusters, each identity once; `csi.ceph.sessions` does it for real ones."""
 
-    def open(self, config: ClusterConfig, credentials: Credentials) -> DriverSession:
-        """The session of an identity, connected once.  Raises UnavailableError, UnauthenticatedError."""
+    def open(
+        self, config: ClusterConfig, credentials: Credentials, timeout: float = WAIT_SECONDS
+    ) -> DriverSession:
+        """The session of an identity.
+
+        Raises UnauthenticatedError, PreconditionError, and UnavailableError at the latest after `timeout`
+        seconds; the connecting goes on then, for the next call.
+        """
 
 
 class Sessions:
-    """Sessions by cluster and identity.  Safe for use by many threads.
-
-    A connection is made beside the calls that wait for it, so that each of them answers before its deadline.
-    """
+    """Sessions by cluster and identity.  Safe for use by many threads."""
 
     def __init__(self, configs: ClusterConfigs, keyring: Keyring, clusters: Clusters, clock: Clock) -> None:
         """Find clusters in `configs` and the driver's own identities in `keyring`."""
@@ -35,9 +37,6 @@ class Sessions:
         self._keyring = keyring
         self._clusters = clusters
         self._clock = clock
-        self._lock = threading.Lock()
-        self._opened: dict[tuple[ClusterConfig, Credentials], DriverSession] = {}
-        self._opening: dict[tuple[ClusterConfig, Credentials], Future[DriverSession]] = {}
 
     def config(self, cluster_id: str) -> ClusterConfig:
         """A cluster's entry as it is now.  Raises PreconditionError."""
@@ -65,36 +64,10 @@ class Sessions:
     ) -> DriverSession:
         """The session for a call that came with these credentials, or with none.
 
-        Waits until `deadline` by the monotonic clock; without one as long as connecting takes.  Raises
+        Waits until `deadline` by the monotonic clock; without one for WAIT_SECONDS.  Raises
         PreconditionError (cluster or identity is not set up), UnauthenticatedError, UnavailableError.
         """
-        key = (self._configs.get(cluster_id), self.identity(cluster_id, given))
-        with self._lock:
-            session = self._opened.get(key)
-            if session is not None:
-                return session
-            opening = self._opening.get(key)
-            if opening is None:
-                opening = self._opening[key] = Future()
-                threading.Thread(
-                    target=self._connect, args=(key, opening), name="connect", daemon=True
-                ).start()
-        try:
-            return opening.result(None if deadline is None else max(0.0, deadline - self._clock.monotonic()))
-        except FutureTimeoutError:
-            raise UnavailableError(
-                f"cluster {cluster_id} has not answered yet, connecting goes on; retry later"
-            ) from None
-
-    def _connect(self, key: tuple[ClusterConfig, Credentials], opening: Future[DriverSession]) -> None:
-        try:
-            session = self._clusters.open(*key)
-        except BaseException as error:  # noqa: BLE001  whatever it is, those who wait are told
-            with self._lock:
-                del self._opening[key]
-            opening.set_exception(error)
-        else:
-            with self._lock:
-                self._opened[key] = session
-                del self._opening[key]
-            opening.set_result(session)
+        config, identity = self._configs.get(cluster_id), self.identity(cluster_id, given)
+        if deadline is None:
+            return self._clusters.open(config, identity)
+        return self._clusters.open(config, identity, max(0.0, deadline - self._clock.monotonic()))

@@ -25,6 +25,7 @@ _DIRECTORY = "rbd_directory"
 _TRASH = "rbd_trash"
 _FIRST_OBJECTS = 16
 _ID_BYTES = 4096
+_LENGTH = struct.Struct("<I")
 
 
 class CephObjects:
@@ -192,14 +193,15 @@ class CephObjects:
 
 def _encode_string(text: str) -> bytes:
     encoded = text.encode()
-    return struct.pack("<I", len(encoded)) + encoded
+    return _LENGTH.pack(len(encoded)) + encoded
 
 
 def _decode_string(value: bytes) -> str:
     """Ceph's encoding of a string: its length and its bytes.  Raises ValueError for anything else."""
-    if len(value) < 4 or struct.unpack_from("<I", value)[0] != len(value) - 4:  # noqa: PLR2004  the length itself
+    length, text = value[: _LENGTH.size], value[_LENGTH.size :]
+    if len(length) < _LENGTH.size or _LENGTH.unpack(length) != (len(text),):
         raise ValueError("no encoded string")
-    return value[4:].decode()
+    return text.decode()
 
 
 def _decode_trashed(value: bytes, what: str) -> Trashed:

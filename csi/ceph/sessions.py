@@ -15,6 +15,7 @@ from csi.ceph.images import ceph_images
 from csi.clusters import ClusterConfig
 from csi.image_backend import Images
 from csi.node.ports import Credentials
+from csi.sessions import WAIT_SECONDS
 from executor.errors import NotFoundError, OperationError, PreconditionError, UnavailableError
 from omap.rados import RadosStore
 from omap.store import Place
@@ -23,7 +24,6 @@ FENCE_SECONDS = 24 * 3600
 """How long an address stays on the blocklist: far longer than any client lives on without its process."""
 
 _FAILURE_SECONDS = 3.0
-_WAIT_SECONDS = 20.0
 
 
 class CephSession:
@@ -123,7 +123,7 @@ class CephSessions:
         self._attempts: dict[tuple[ClusterConfig, str, bytes], _Attempt] = {}
 
     def open(
-        self, config: ClusterConfig, credentials: Credentials, timeout: float = _WAIT_SECONDS
+        self, config: ClusterConfig, credentials: Credentials, timeout: float = WAIT_SECONDS
     ) -> CephSession:
         """The session of an identity.
 
@@ -146,7 +146,7 @@ class CephSessions:
             return attempt.session.result(max(0.0, timeout))
         except TimeoutError as error:
             raise UnavailableError(
-                f"cluster {config.cluster_id}: still connecting; it is tried again"
+                f"cluster {config.cluster_id} has not answered yet, connecting goes on; retry later"
             ) from error
 
     def close(self) -> None:

@@ -215,11 +215,11 @@ class Inputs:
             yield Row(f"stage at {path[-24:]}", stage(path), "INVALID_ARGUMENT", ("staging_target_path",))
         publish = claim.publish(volume)
         (claim.staging_path / "plain").touch()
-        not_staged = lambda: self._node.NodePublishVolume(publish, timeout=30)  # noqa: E731  a row's call
+        not_staged = partial(self._node.NodePublishVolume, publish, timeout=30)
         yield Row("publish without a stage", not_staged, "FAILED_PRECONDITION", ("not staged", "stage it"))
         bare = claim.publish(volume)
         bare.staging_target_path = ""
-        no_path = lambda: self._node.NodePublishVolume(bare, timeout=30)  # noqa: E731  as above
+        no_path = partial(self._node.NodePublishVolume, bare, timeout=30)
         yield Row("publish without a staging path", no_path, "FAILED_PRECONDITION", ("staging_target_path",))
         yield Row(
             "nothing was bound",

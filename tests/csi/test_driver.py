@@ -86,8 +86,9 @@ class OneCluster:
         self.refuses: Exception | None = None
         self.opened: list[Credentials] = []
 
-    def open(self, config: ClusterConfig, credentials: Credentials) -> DriverSession:
-        assert self.answers.wait(timeout=30)
+    def open(self, config: ClusterConfig, credentials: Credentials, timeout: float = 30.0) -> DriverSession:
+        if not self.answers.wait(timeout):
+            raise UnavailableError(f"cluster {config.cluster_id} has not answered yet")
         self.opened.append(credentials)
         if self.refuses is not None:
             raise self.refuses

@@ -193,3 +193,17 @@ def test_looking_at_images_ends_in_time_while_the_cluster_is_away(
         ceph.resume("all")
     images.remove(name)
     sessions.close()
+
+
+def test_a_caller_without_time_is_answered_while_the_connecting_goes_on(
+    config: ClusterConfig, credentials: Credentials
+) -> None:
+    sessions = CephSessions()
+    try:
+        with pytest.raises(UnavailableError, match="micro has not answered yet"):
+            sessions.open(config, credentials, timeout=0.0)
+
+        first = sessions.open(config, credentials)
+        assert sessions.open(config, credentials, timeout=0.0) is first
+    finally:
+        sessions.close()
