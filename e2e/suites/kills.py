@@ -145,6 +145,8 @@ def run(testbed: Testbed, kills: int, seed: int) -> list[str]:
     problems = list(tally.problems)
     if not final.is_equal or final.found["trash"] or final.found["images"]:
         problems.append(f"the audit is not equal, or not empty: {final.to_json(brief=True)}")
+        log = testbed.log_tail("controller", lines=2000).splitlines()
+        problems += [line for line in log if '"level": "warning"' in line][-20:]
     return problems
 
 
