@@ -42,14 +42,18 @@ class ImageLibrary(Protocol):
     def is_allocated(self, image_id: str) -> bool:
         """Whether any data object exists.  Raises NotFoundError if it cannot be opened."""
 
-    def discard(self, name: str) -> None:
-        """Remove all data objects of an image."""
+    def discard(self, image_id: str) -> None:
+        """Remove all data objects of an image.  Raises PreconditionError if it has snapshots or a parent."""
 
     def move_to_trash(self, name: str, retention_seconds: float) -> None:
         """Begin and end a move to the trash.  Raises InUseError, and NotFoundError, which proves nothing."""
 
     def remove_from_trash(self, image_id: str) -> None:
-        """Remove an image of the trash.  Raises InUseError, and NotFoundError, which proves nothing."""
+        """Remove an image of the trash.
+
+        Raises InUseError while any client has it open, shut out or not, and NotFoundError, which proves
+        nothing.
+        """
 
 
 class Images:
@@ -114,7 +118,7 @@ class Images:
             image_id = found.ids[0]
             self._refuse_watched(name, image_id)
             if self._library.is_allocated(image_id):
-                self._library.discard(name)
+                self._library.discard(image_id)
         image_objects.clear(self._objects, found)
 
     def trash(self, name: str, image_id: str, retention_seconds: float) -> None:
@@ -161,7 +165,7 @@ class Images:
         if entry.state in {TrashState.MOVING, TrashState.RESTORING}:
             image_objects.finish_trash_move(objects, entry.name, image_id, entry)
         if header is not None:
-            self._purge_whole(image_id)
+            self._purge_whole(entry.name, image_id)
         image_objects.finish_purge(objects, image_id)
         if objects.trashed(image_id) is not None or (header is not None and objects.has_data(header)):
             raise UnavailableError(
@@ -175,9 +179,16 @@ class Images:
             raise NotFoundError(f"{self.place} has no image {name}")
         return self._library.is_allocated(image_id)
 
-    def _purge_whole(self, image_id: str) -> None:
-        with contextlib.suppress(NotFoundError):  # proves nothing: a full pool answers so
-            self._library.remove_from_trash(image_id)
+    def _purge_whole(self, name: str, image_id: str) -> None:
+        try:
+            with contextlib.suppress(NotFoundError):  # proves nothing: a full pool answers so
+                self._library.remove_from_trash(image_id)
+        except InUseError:
+            # librbd takes the watch of a client that was shut out for a user, and an OSD that carried such a
+            # watch out after its sender's end keeps it without a time-out.
+            self._refuse_watched(name, image_id)
+            self._library.discard(image_id)
+            self._objects.remove_header(image_id)
         if self._objects.header(image_id) is not None:
             raise UnavailableError(
                 f"image id {image_id} in {self.place} is still there after its purge;"

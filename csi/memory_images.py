@@ -6,7 +6,7 @@ client opens one, data are written, an admin declares a namespace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from csi import image_objects
 from csi.image_backend import Images, OpenedImage
@@ -92,6 +92,10 @@ def _header(cluster: MemoryCluster, place: Place, image_id: str) -> Header | Non
     return onlooker.header(image_id)
 
 
+def _watching(header: Mapping[str, str]) -> frozenset[str]:
+    return frozenset(key.removeprefix(WATCH_PREFIX) for key in header if key.startswith(WATCH_PREFIX))
+
+
 class MemoryLibrary:
     """`ImageLibrary` in memory."""
 
@@ -147,21 +151,20 @@ class MemoryLibrary:
         keys = self._objects.read(f"rbd_header.{image_id}")
         if keys is None or "size" not in keys:
             raise NotFoundError(f"{self._place} has no image with id {image_id}")
-        watching = {key.removeprefix(WATCH_PREFIX) for key in keys if key.startswith(WATCH_PREFIX)}
         return OpenedImage(
             size_bytes=int(keys["size"]),
             features=own_features(int(keys["features"])),
             data_pool=keys.get("data_pool"),
-            watchers=tuple(sorted(watching - self._own - self._cluster.fenced())),
+            watchers=tuple(sorted(_watching(keys) - self._own - self._cluster.fenced())),
         )
 
     def is_allocated(self, image_id: str) -> bool:
         """Whether any data object is there."""
         return self._objects.has_data(self._opened(image_id))
 
-    def discard(self, name: str) -> None:
+    def discard(self, image_id: str) -> None:
         """Remove all data objects."""
-        self._remove_data(self._opened(self._objects.id_object(name) or ""))
+        self._remove_data(self._opened(image_id))
 
     def move_to_trash(self, name: str, retention_seconds: float) -> None:
         """Move in librbd's order.  Retention is the caller's to keep: nothing here purges by itself."""
@@ -181,11 +184,8 @@ class MemoryLibrary:
         if entry is None:
             raise NotFoundError(f"the trash of {self._place} has no image with id {image_id}")
         objects.set_trashed(image_id, Trashed(entry.name, TrashState.REMOVING))
-        watchers = self.describe(image_id).watchers
-        if watchers:
-            raise InUseError(
-                f"image {entry.name} in {self._place} is open at {', '.join(watchers)}: unmap it there"
-            )
+        if _watching(objects.read(f"rbd_header.{image_id}") or {}):
+            raise InUseError(f"image {entry.name} in {self._place} is open: unmap it")
         self._remove_data(self._opened(image_id))
         objects.remove_header(image_id)
         image_objects.finish_purge(objects, image_id)

@@ -105,10 +105,12 @@ class CephLibrary:
                 return True
         return False
 
-    def discard(self, name: str) -> None:
+    def discard(self, image_id: str) -> None:
         """Remove all data objects, by making the image empty."""
-        ioctx = self._connection.image_ioctx(self._place)
-        with translating(f"image {name} in {self._place}"), rbd.Image(ioctx, name) as image:
+        ioctx, what = self._connection.image_ioctx(self._place), f"image id {image_id} in {self._place}"
+        with translating(what), rbd.Image(ioctx, image_id=image_id) as image:
+            if list(image.list_snaps()) or _has_parent(image):
+                raise PreconditionError(f"{what} has snapshots or a parent, so its data are not removed")
             image.resize(0)
 
     def move_to_trash(self, name: str, retention_seconds: float) -> None:
@@ -159,3 +161,11 @@ class CephLibrary:
         """Who has the image open; not a client that was shut out, though its watch may linger."""
         watching = {watcher["addr"] for watcher in image.watchers_list()} - set(self._connection.addresses)
         return tuple(sorted(watching - self._connection.blocklisted())) if watching else ()
+
+
+def _has_parent(image: rbd.Image) -> bool:
+    try:
+        image.parent_info()
+    except rbd.ImageNotFound:
+        return False
+    return True

@@ -32,8 +32,8 @@ PATIENCE_SECONDS = 120.0
 LONGEST_LIFE_SECONDS = 0.8
 """The controller is killed at a random moment of so long after it answers again."""
 
-PURGE_SECONDS = 180.0
-"""For how long the purge of what was killed half-way may take: dead clients' watches end by themselves."""
+PURGE_SECONDS = 60.0
+"""For how long the purge of what was killed half-way may take."""
 
 FLAGS = ("--purge-interval", "1", "--recovery-interval", "2", "--trash-retention", "0")
 

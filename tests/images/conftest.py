@@ -64,4 +64,5 @@ def rig(request: pytest.FixtureRequest) -> Rig:
         return MemoryRig(place, data_pool)
     session: DriverSession = request.getfixturevalue("ceph_session")
     admin: rados.Rados = request.getfixturevalue("admin")
-    return CephRig(session, admin, place, data_pool)
+    ceph: MicroCeph = request.getfixturevalue("ceph")
+    return CephRig(ceph, session, admin, place, data_pool)

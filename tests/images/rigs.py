@@ -20,6 +20,7 @@ from csi.memory_images import close_image, open_image, write_data
 from csi.memory_objects import MemoryObjects
 from csi.memory_session import MemorySession
 from csi.session import DriverSession
+from e2e.harness.ceph import MicroCeph
 from omap.memory import MemoryCluster, MemoryStore
 from omap.store import Place
 
@@ -68,6 +69,9 @@ class Rig(Protocol):
 
     def opened(self, name: str, image_id: str) -> contextlib.AbstractContextManager[str]:
         """Another client has the image open; its address."""
+
+    def opened_by_the_fenced(self, name: str, image_id: str) -> contextlib.AbstractContextManager[str]:
+        """Another client has the image open and was shut out since; its address."""
 
     def objects_of(self, image_id: str) -> list[str]:
         """Names of all objects of an image, data included, in its pool and its data pool."""
@@ -141,6 +145,13 @@ class MemoryRig:
         yield "192.0.2.1:0/7"
         close_image(self.cluster, self.place, image_id, "192.0.2.1:0/7")
 
+    @contextlib.contextmanager
+    def opened_by_the_fenced(self, name: str, image_id: str) -> Iterator[str]:
+        del name
+        open_image(self.cluster, self.place, image_id, "192.0.2.1:0/8")
+        self.session.fence(["192.0.2.1:0/8"])
+        yield "192.0.2.1:0/8"
+
     def objects_of(self, image_id: str) -> list[str]:
         places = [self.place, Place(self.place.cluster, self.data_pool or "rbd2", self.place.namespace)]
         return [name for place in places for name in self.cluster.contents(place) if image_id in name]
@@ -150,8 +161,14 @@ class CephRig:
     """A place on a real Ceph; the outsider is the admin."""
 
     def __init__(
-        self, session: DriverSession, admin: rados.Rados, place: Place, data_pool: str | None
+        self,
+        ceph: MicroCeph,
+        session: DriverSession,
+        admin: rados.Rados,
+        place: Place,
+        data_pool: str | None,
     ) -> None:
+        self._ceph = ceph
         self.data_pool = data_pool
         self.session = session
         self.place = place
@@ -204,6 +221,16 @@ class CephRig:
     def opened(self, name: str, image_id: str) -> Iterator[str]:
         with rbd.Image(self._ioctx, image_id=image_id):
             yield self._address
+
+    @contextlib.contextmanager
+    def opened_by_the_fenced(self, name: str, image_id: str) -> Iterator[str]:
+        with self._ceph.connect() as client, client.open_ioctx(self.place.pool) as ioctx:
+            ioctx.set_namespace(self.place.namespace)
+            image = rbd.Image(ioctx, image_id=image_id)
+            self.session.fence([client.get_addrs()])
+            yield client.get_addrs()
+            with contextlib.suppress(rbd.Error):  # it may no longer even say that it closes it
+                image.close()
 
     def objects_of(self, image_id: str) -> list[str]:
         listings = (ioctx.list_objects() for ioctx in (self._ioctx, self._data_ioctx))

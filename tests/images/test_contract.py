@@ -193,6 +193,30 @@ def test_a_trashed_image_is_found_there_and_purged(rig: Rig) -> None:
     assert rig.objects_of(image_id) == []
 
 
+def test_a_trashed_image_that_somebody_has_open_is_not_purged(rig: Rig) -> None:
+    name = new_name()
+    image_id = make(rig, name)
+    rig.write(name, image_id, 0)
+    rig.images.trash(name, image_id, 0)
+    with rig.opened(name, image_id) as address:
+        with pytest.raises(InUseError, match=address):
+            rig.images.purge(image_id)
+        assert len(rig.objects_of(image_id)) == 3
+    rig.images.purge(image_id)
+    assert rig.objects_of(image_id) == []
+
+
+def test_what_only_a_fenced_client_has_open_is_trashed_and_purged(rig: Rig) -> None:
+    name = new_name()
+    image_id = make(rig, name)
+    rig.write(name, image_id, 0)
+    with rig.opened_by_the_fenced(name, image_id):
+        rig.images.trash(name, image_id, 0)
+        rig.images.purge(image_id)
+        assert rig.parts(name, image_id) == frozenset()
+        assert rig.objects_of(image_id) == []
+
+
 def test_another_image_of_the_name_is_not_trashed(rig: Rig) -> None:
     name = new_name()
     gone = make(rig, name)

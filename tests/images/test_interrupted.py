@@ -175,7 +175,7 @@ def test_what_a_killed_process_left_is_finished(
     ceph_session.fence(addresses)
     ceph_session.barrier()
     images = ceph_session.images(Place("micro", "rbd2"))
-    rig = CephRig(ceph_session, admin, Place("micro", "rbd2"), None)
+    rig = CephRig(ceph, ceph_session, admin, Place("micro", "rbd2"), None)
     for name, known in ids.items():
         if known is None:
             if images.probe(name).condition is ImageCondition.HALF_MADE:

@@ -11,8 +11,11 @@ import struct
 from collections.abc import Iterator
 
 import pytest
+import rados
+import rbd
 
-from csi.ceph.connection import ConnectionSettings
+from csi.ceph.connection import Connection, ConnectionSettings
+from csi.ceph.images import ceph_images
 from csi.ceph.sessions import CephSessions
 from csi.clusters import ClusterConfig
 from csi.images import ImageCondition, ImageSpec
@@ -207,3 +210,25 @@ def test_a_caller_without_time_is_answered_while_the_connecting_goes_on(
         assert sessions.open(config, credentials, timeout=0.0) is first
     finally:
         sessions.close()
+
+
+def test_a_watch_that_counts_for_nothing_does_not_keep_an_image_in_the_trash(
+    config: ClusterConfig, credentials: Credentials, admin: rados.Rados
+) -> None:
+    """librbd counts every watch but its own handle's: one of this session's other handle stands for all."""
+    connection = Connection(config, credentials, ConnectionSettings())
+    images, name = ceph_images(connection, PLACE), new_name()
+    images.create(ImageSpec(name, 64 * MIB, FEATURES))
+    image_id = images.probe(name).image_id
+    images.trash(name, image_id, 0)
+    with rbd.Image(connection.store_ioctx(PLACE), image_id=image_id) as image:
+        image.write(b"x" * 4096, 0)
+        image.create_snap("kept")
+        with pytest.raises(OperationError, match=f"{image_id}.*snapshots"):
+            images.purge(image_id)
+        image.remove_snap("kept")
+        images.purge(image_id)
+    with admin.open_ioctx(PLACE.pool) as ioctx:
+        assert [found.key for found in ioctx.list_objects() if image_id in found.key] == []
+    assert image_id not in {entry.image_id for entry in images.trash_entries()}
+    connection.close()
