@@ -31,9 +31,10 @@ from csi.host import RandomIds, SystemClock, boot_id, instance_id
 from csi.identities import Keyring
 from csi.node.filesystems import HostFileSystems
 from csi.node.fuse import FuseMapper
+from csi.node.krbd import KrbdMapper
 from csi.node.lock import Held, StateLock
 from csi.node.mounts import HostMounts
-from csi.node.ports import Credentials
+from csi.node.ports import Credentials, Mapper
 from csi.node.run import Runner
 from csi.node.session import HostParts, NodeSession
 from csi.node.stage_keys import StageKeys
@@ -201,8 +202,12 @@ class StandingDriver:
         controller = self._executor(instance, {(each.name, each.version): each for each in _CONTROLLER})
         node = self._executor(instance, {(each.name, each.version): each for each in _NODE})
         runner = Runner(held.fd)
-        mapper = FuseMapper(settings.run_dir, runner)
-        host = HostParts({mapper.name: mapper}, HostFileSystems(runner), HostMounts(runner), self._stage_keys)
+        mappers: tuple[Mapper, ...] = (
+            KrbdMapper(settings.run_dir, runner),
+            FuseMapper(settings.run_dir, runner),
+        )
+        by_name = {mapper.name: mapper for mapper in mappers}
+        host = HostParts(by_name, HostFileSystems(runner), HostMounts(runner), self._stage_keys)
         place = NodePlace(settings.node_id, FileStore(settings.state_dir / "volumes"), boot_id())
         node_core = NodeCore(node, self._sessions, host, place, str(settings.kubelet_dir))
         spool = Spool(node_core, self._log)

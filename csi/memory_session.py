@@ -70,6 +70,11 @@ class MemorySession:
         return self._cluster_id
 
     @property
+    def fsid(self) -> str:
+        """The cluster's own id."""
+        return f"fsid-of-{self._cluster_id}"
+
+    @property
     def addresses(self) -> Sequence[str]:
         """The addresses of the stores' and of the images' connection."""
         return (self._store_address, self._image_address)

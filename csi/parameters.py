@@ -6,7 +6,7 @@
 | `pool` | pool of images | required |
 | `dataPool` | pool of the images' data, for example an erasure-coded one | data is kept in `pool` |
 | `imageFeatures` | names of RBD features, separated by commas | all of FEATURES |
-| `mounter` | what makes an image a device of the node | `fuse` |
+| `mounter` | what makes an image a device of the node: `krbd` (the kernel) or `fuse` (a daemon) | `krbd` |
 | `mapOptions` | options for it | none |
 | `mkfsOptions` | options for mkfs | none |
 | `volumeNamePrefix` | begin of the images' names | `csi-vol-` |
@@ -23,20 +23,18 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from csi import rbd_features
 from csi.handles import MAX_CLUSTER_ID_BYTES, is_cluster_id
 from executor.errors import InvalidError
 
 FS_TYPES = ("ext4", "xfs")
 DEFAULT_FS_TYPE = "ext4"
-MOUNTERS = ("fuse",)
+MOUNTERS = ("krbd", "fuse")
 DEFAULT_NAME_PREFIX = "csi-vol-"
 
 FEATURES: Mapping[str, int] = {
-    "layering": 1,
-    "exclusive-lock": 4,
-    "object-map": 8,
-    "fast-diff": 16,
-    "deep-flatten": 32,
+    name: rbd_features.FEATURES[name]
+    for name in ("layering", "exclusive-lock", "object-map", "fast-diff", "deep-flatten")
 }
 """The RBD features that may be asked for, with librbd's bits."""
 

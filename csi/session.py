@@ -12,6 +12,10 @@ from omap.store import Place
 class DriverSession(Session, Protocol):
     """What one identity reaches in one cluster."""
 
+    @property
+    def fsid(self) -> str:
+        """The cluster's own id."""
+
     def images(self, place: Place) -> ImageBackend:
         """The images of a place of this cluster.  Costs no round trip."""
 

@@ -41,6 +41,11 @@ class CephSession:
         return self._connection.config.cluster_id
 
     @property
+    def fsid(self) -> str:
+        """The cluster's own id."""
+        return self._connection.fsid
+
+    @property
     def addresses(self) -> Sequence[str]:
         """The addresses of both handles."""
         return self._connection.addresses

@@ -117,6 +117,10 @@ class FuseMapper:
         """Whether no folder of the volume is here: it is made before all else and removed last."""
         return not self._folder(volume).path.exists()
 
+    def watching(self, volume: str) -> frozenset[str] | None:
+        """A daemon does not tell its address."""
+        return frozenset() if self.is_clear(volume) else None
+
     def unmap(self, volume: str) -> None:
         """Take away loop device, daemon and export, in this order, then the folder."""
         folder = self._folder(volume)

@@ -42,9 +42,9 @@ _KNOWN_FLAGS = frozenset(
 
 
 class MemoryMapper:
-    """Maps images as the `fuse` mapper does: a daemon, then a device."""
+    """Stands in for the default mapper, and maps in more steps, as `fuse` does: a daemon, then a device."""
 
-    name = "fuse"
+    name = "krbd"
 
     def __init__(self, node: MemoryProcess) -> None:
         self._node = node
@@ -103,6 +103,10 @@ class MemoryMapper:
         """Whether no mapping is there, in whatever form."""
         with self._node.look(f"find {volume}"):
             return volume not in self._node.host.mappings
+
+    def watching(self, volume: str) -> frozenset[str] | None:
+        """A daemon does not tell its address."""
+        return frozenset() if self.is_clear(volume) else None
 
     def _found(self, volume: str) -> Device | None:
         mapping = self._node.host.mappings.get(volume)

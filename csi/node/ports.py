@@ -30,7 +30,8 @@ class Credentials:
 class MapTarget:
     """The image that a device must show.
 
-    `volume` is the volume's UUID, `image_id` Ceph's own id of the image.
+    `volume` is the volume's UUID, `image_id` Ceph's own id of the image, `fsid` the cluster's, `features` are
+    the image's as librbd's bits.
     """
 
     volume: str
@@ -42,6 +43,8 @@ class MapTarget:
     monitors: tuple[str, ...]
     read_only: bool = False
     options: tuple[str, ...] = ()
+    fsid: str = ""
+    features: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,12 @@ class Mapper(Protocol):
 
     def is_clear(self, volume: str) -> bool:
         """Whether nothing at all of a mapping of the volume is here, not even a half-made one."""
+
+    def watching(self, volume: str) -> frozenset[str] | None:
+        """The client addresses by which this host's own mapping of the volume watches its image.
+
+        None where there is a mapping whose address cannot be told.
+        """
 
     def unmap(self, volume: str) -> None:
         """Take the volume's device away, whole or half-made.

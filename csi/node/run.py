@@ -55,15 +55,16 @@ class Runner:
         timeout: float,
         stdin: bytes | None = None,
         touches_device: bool = False,
+        pass_fds: Sequence[int] = (),
     ) -> Completed:
         """Run a command to its end, at most `timeout` seconds; any exit code is returned.
 
-        `stdin` is what it reads there; without it, nothing.
+        `stdin` is what it reads there; without it, nothing.  It inherits `pass_fds`.
 
         Raises UnavailableError when the command is not installed, or did not end in time (it is killed then).
         """
         inherited = (self._lock_fd,) if touches_device and self._lock_fd is not None else ()
-        return _run(argv, timeout, stdin, inherited)
+        return _run(argv, timeout, stdin, (*inherited, *pass_fds))
 
     def start_daemon(self, argv: Sequence[str], *, timeout: float, pass_fds: Sequence[int] = ()) -> Completed:
         """Start a program that puts itself into the background once it serves; returns when it has done so.

@@ -64,15 +64,22 @@ def _prepare(work: Work[NodeSession]) -> Intention:
     was_clear = mapper.is_clear(work.uuid)
     if not was_clear and mapper.find(work.uuid) is not None:
         device_of(work, found.image_id)
-    is_single = work.data.get("mode") == "SINGLE_NODE_WRITER"
-    if is_single and found.watchers and was_clear:
+    own = mapper.watching(work.uuid)
+    others = () if own is None else tuple(each for each in found.watchers if each not in own)
+    if others and work.data.get("mode") == "SINGLE_NODE_WRITER":
         msg = (
-            f"image {work.text(IMAGE)} in {home} is open at {', '.join(found.watchers)}; retry once it is "
-            "closed there (a client that died is let go after its watch time-out)"
+            f"image {work.text(IMAGE)} in {home} is open at {', '.join(others)}; retry once it is closed "
+            "there (a client that died is let go after its watch time-out)"
         )
         raise UnavailableError(msg)
     return Intention(
-        {"image_id": found.image_id, "size_bytes": found.size_bytes, "was_mapped": not was_clear}
+        {
+            "image_id": found.image_id,
+            "size_bytes": found.size_bytes,
+            "features": found.features,
+            "fsid": work.session.ceph.fsid,
+            "was_mapped": not was_clear,
+        }
     )
 
 
@@ -87,6 +94,8 @@ def _map(work: Work[NodeSession]) -> Done:
         monitors=work.session.monitors,
         read_only=is_read_only(work),
         options=map_options(work.text("map_options"), work.text("mounter")),
+        fsid=work.text("fsid"),
+        features=work.number("features"),
     )
     device = mapper_of(work).map(target, work.session.credentials)
     return Done({"device": device.path})

@@ -119,7 +119,7 @@ class Table:
             "an erasure-coded pool", self.create("p", pool="ec"), "FAILED_PRECONDITION", ("ec", "dataPool")
         )
         yield Row(
-            "an unknown mounter", self.create("p", mounter="x"), "INVALID_ARGUMENT", ("mounter", "fuse")
+            "an unknown mounter", self.create("p", mounter="x"), "INVALID_ARGUMENT", ("mounter", "krbd")
         )
         yield Row(
             "an unknown feature", self.create("p", imageFeatures="x"), "INVALID_ARGUMENT", ("imageFeatures",)

@@ -80,7 +80,7 @@ def test_what_the_provisioner_consumes_is_ignored_and_its_metadata_is_kept_apart
         ({"imageFeatures": "object-map"}, "object-map without exclusive-lock"),
         ({"imageFeatures": "exclusive-lock,fast-diff"}, "fast-diff without object-map"),
         ({"imageFeatures": "layering,,"}, "names ''"),
-        ({"mounter": "krbd"}, "mounter is 'krbd', which is not supported; known are: fuse"),
+        ({"mounter": "nbd"}, "mounter is 'nbd', which is not supported; known are: krbd, fuse"),
         ({"mkfsOptions": "-m0\n-F"}, "mkfsOptions"),
         ({"mapOptions": "a\tb"}, "mapOptions"),
         ({"volumeNamePrefix": "a/b"}, "volumeNamePrefix is 'a/b'"),

@@ -33,11 +33,17 @@ class MortalRunner(Runner):
         self.ran: list[str] = []
 
     def run(
-        self, argv: Sequence[str], *, timeout: float, stdin: bytes | None = None, touches_device: bool = False
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float,
+        stdin: bytes | None = None,
+        touches_device: bool = False,
+        pass_fds: Sequence[int] = (),
     ) -> Completed:
         return self._mortal(
             lambda: super(MortalRunner, self).run(
-                argv, timeout=timeout, stdin=stdin, touches_device=touches_device
+                argv, timeout=timeout, stdin=stdin, touches_device=touches_device, pass_fds=pass_fds
             ),
             argv[0],
         )
