@@ -26,7 +26,10 @@ _INFRASTRUCTURE = frozenset({DIRECTORY, TRASH, "rbd_info", "rbd_children", "rbd_
 _LIBRBDS_OWN = (DIRECTORY, "state")
 """A key by which librbd forbids new images while a namespace is being removed."""
 _AT_REST = "state {state}, no owner, no open transaction"
-_DEVICE_PARTS = ("storage daemon", "loop device", "export", "folder")
+_DEVICE_PARTS = {
+    "fuse": ("storage daemon", "loop device", "export", "folder"),
+    "krbd": ("krbd map", "krbd file"),
+}
 _OPEN_STATES = frozenset({"open", "undoing"})
 
 
@@ -142,7 +145,19 @@ def expected_facts(contents: Contents, handles: Iterable[str] | None) -> Facts:
 
 def expected_devices(contents: Contents, node: str) -> set[str]:
     """Lines for the parts of the images that a node's records call staged."""
-    return {f"{uuid}: {part}" for uuid in staged(contents, node) for part in _DEVICE_PARTS}
+    mounters = _mounters(contents, node)
+    return {f"{uuid}: {part}" for uuid, mounter in mounters.items() for part in _DEVICE_PARTS[mounter]}
+
+
+def _mounters(contents: Contents, node: str) -> dict[str, str]:
+    """The mapper of each volume that a node has staged."""
+    found = {}
+    for uuid, volume in volumes(contents).items():
+        told = volume.staged_on().get(node)
+        data = told.get("data") if told is not None else None
+        if isinstance(data, dict):
+            found[uuid] = str(data["mounter"])
+    return found
 
 
 def expected_mounts(contents: Contents, node: str) -> set[tuple[str, str]]:

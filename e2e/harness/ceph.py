@@ -316,6 +316,17 @@ class MicroCeph:
         (self.folder / "run" / f"{name}.pid").unlink(missing_ok=True)
 
 
+class SharedCeph(MicroCeph):
+    """A cluster that somebody else started and will end, seen from where its daemons are not."""
+
+    def start(self, settings: ceph_conf.Settings | None = None) -> None:
+        """It runs already."""
+        del settings
+
+    def destroy(self) -> None:
+        """It is not ours to end."""
+
+
 def command(cluster: rados.Rados, inbuf: bytes = b"", /, **command: object) -> bytes:
     """Send a command to the monitor and return its output. Raises CephError with the monitor's words."""
     code, output, words = cluster.mon_command(json.dumps(command), inbuf, timeout=20)

@@ -62,6 +62,9 @@ osd_pool_default_min_size = 1
 osd_pool_default_pg_num = 8
 osd_pool_default_pgp_num = 8
 osd_pool_default_pg_autoscale_mode = off
+# An OSD that was stopped finds its leases for reading lapsed, and renews them by its peers' answers: alone it
+# can wait without end. So the leases outlast every stop (the default is 0.8 of 20 s).
+osd_pool_default_read_lease_ratio = 180
 osd_crush_chooseleaf_type = 0
 
 [client]

@@ -1,4 +1,4 @@
-"""What one host holds of a test bed's volumes: storage daemons, loop devices, mounts, kept keys."""
+"""What one host holds of a test bed's volumes: mapper daemons, loops, krbd maps, mounts, kept keys."""
 
 from __future__ import annotations
 
@@ -26,11 +26,16 @@ def devices(folder: pathlib.Path) -> Iterator[str]:
             yield f"{mount.target.parent.name}: export"
     for path in maps.glob("*"):
         yield f"{path.name}: folder"
+    for volume in kernel.rbd_maps().values():
+        yield f"{volume}: krbd map"
+    for path in (folder / "run" / "krbd").glob("*"):
+        yield f"{path.stem}: krbd file"
 
 
 def mounts(folder: pathlib.Path) -> Iterator[tuple[str, str]]:
     """Yield volume and path of every mount of a volume or of its device node."""
     volumes = {loop: backing.parent.name for loop, backing in kernel.loops_under(folder).items()}
+    volumes |= kernel.rbd_maps()
     for mount in kernel.mounts_under(folder):
         if mount.fs_type.startswith("fuse"):
             continue

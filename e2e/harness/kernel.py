@@ -1,7 +1,8 @@
-"""What the kernel holds of a test bed: mounts and loop devices whose paths lie in its folder."""
+"""What the kernel holds of a test bed: mounts and loop devices whose paths lie in its folder, krbd maps."""
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import re
 import subprocess
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 TOOL_SECONDS = 5.0
+_UUID_LENGTH = 36
 
 _asleep: list[subprocess.Popen[bytes]] = []
 
@@ -47,6 +49,20 @@ def loops_under(folder: pathlib.Path) -> dict[str, pathlib.Path]:
         if backing.is_relative_to(folder):
             found[f"/dev/{file.parent.parent.name}"] = backing
     return found
+
+
+def rbd_maps() -> dict[str, str]:
+    """All images that the kernel's RBD driver has mapped: device, and the UUID in the image's name."""
+    found = {}
+    for folder in pathlib.Path("/sys/bus/rbd/devices").glob("*"):
+        with contextlib.suppress(OSError):  # unmapped while we looked
+            found[f"/dev/rbd{folder.name}"] = (folder / "name").read_text().strip()[-_UUID_LENGTH:]
+    return found
+
+
+def unmap_rbd(device: str) -> bool:
+    """Unmap an image; False if that failed or did not end in time."""
+    return _tool("rbd", "device", "unmap", "--options", "noudev", device)
 
 
 def unmount(target: pathlib.Path, *, lazily: bool = False) -> bool:

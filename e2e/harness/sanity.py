@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from e2e.harness import audit, ceph_keys
+from e2e.harness import audit, ceph_keys, in_guest
 from e2e.harness.temporary import temporary_testbed
 from e2e.harness.testbed import ROOT, Testbed
 
@@ -115,9 +115,13 @@ def main(argv: Sequence[str]) -> int:
     """Run both kinds, or those that are named; returns the exit status."""
     parser = argparse.ArgumentParser(prog="e2e/sanity", description=(__doc__ or "").partition("\n\n")[2])
     parser.add_argument("kind", nargs="*", metavar="KIND", help="filesystem, block (default: both)")
-    kinds = parser.parse_args(argv).kind or list(ACCESS)
+    in_guest.add_option(parser)
+    asked = parser.parse_args(argv)
+    kinds = asked.kind or list(ACCESS)
     if not set(kinds) <= set(ACCESS):
         parser.error(f"a KIND is one of {', '.join(ACCESS)}")
+    if asked.node == "guest":
+        return in_guest.run_again("sanity", kinds)
     if not SANITY.exists():
         print("e2e/sanity: csi-sanity is not there; e2e/setup go builds it", file=sys.stderr)
         return 2

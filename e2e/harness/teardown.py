@@ -35,6 +35,7 @@ def down(testbed: Testbed) -> None:
     volumes = [mount.target for mount in kernel.mounts_under(folder) if not mount.fs_type.startswith("fuse")]
     clean = all(kernel.unmount(target) for target in reversed(volumes))
     clean = all(kernel.detach(loop) for loop in kernel.loops_under(folder)) and clean
+    clean = all(kernel.unmap_rbd(device) for device in _mapped(folder)) and clean
     # A mapper that ends cleanly takes its FUSE mount away itself, once no loop device uses the file. Without
     # a cluster it cannot end so, nor can an unmount: killing it turns what they wait for into an I/O error.
     processes.end(_pids(folder, mappers=True), patience_seconds=_MAPPER_SECONDS if clean else 0.0)
@@ -44,6 +45,8 @@ def down(testbed: Testbed) -> None:
             kernel.unmount(mount.target, lazily=True)
     for loop in kernel.loops_under(folder):
         kernel.detach(loop)
+    for device in _mapped(folder):
+        kernel.unmap_rbd(device)
     testbed.reap()
     _refuse_remains(folder)
     testbed.ceph.destroy()
@@ -54,9 +57,16 @@ def _refuse_remains(folder: pathlib.Path) -> None:
     """Stop before files are removed through a mount that is still there."""
     remains = [f"mount {mount.target}" for mount in kernel.mounts_under(folder)]
     remains += [f"{loop} on {file}" for loop, file in kernel.loops_under(folder).items()]
+    remains += [f"{device} of {_mapped(folder)[device]}" for device in _mapped(folder)]
     remains += [f"{process.program} (pid {process.pid})" for process in processes.of_folder(folder)]
     if remains:
         raise TestbedError(f"{folder} still holds {', '.join(remains)}; the cluster was left running")
+
+
+def _mapped(folder: pathlib.Path) -> dict[str, str]:
+    """Devices that the kernel's RBD driver has for volumes of this test bed."""
+    ours = {path.stem for path in (folder / "run" / "krbd").glob("*")}
+    return {device: volume for device, volume in kernel.rbd_maps().items() if volume in ours}
 
 
 def _remove_files(folder: pathlib.Path) -> None:

@@ -24,7 +24,7 @@ import subprocess
 import time
 
 from e2e.harness import ceph_keys, processes
-from e2e.harness.ceph import MicroCeph
+from e2e.harness.ceph import MicroCeph, SharedCeph
 from e2e.harness.ceph_conf import Settings
 from e2e.harness.client import Client
 
@@ -34,6 +34,10 @@ CLUSTER_ID = "waymark-e2e"
 NODE_ID = "node-1"
 START_SECONDS = 30.0
 STOP_SECONDS = 10.0
+SHARED_CEPH = "WAYMARK_SHARED_CEPH"
+"""Environment variable: the folder of a running micro Ceph that test beds use instead of their own."""
+MOUNTER = "WAYMARK_MOUNTER"
+"""Environment variable: the mapper that test beds name in their StorageClass parameters."""
 _LONGEST_SOCKET_PATH = 107
 
 
@@ -65,7 +69,8 @@ class Testbed:
 
     def __init__(self, folder: pathlib.Path | str) -> None:
         self.folder = pathlib.Path(folder).resolve()
-        self.ceph = MicroCeph(self.folder / "ceph")
+        shared = os.environ.get(SHARED_CEPH)
+        self.ceph = SharedCeph(shared) if shared else MicroCeph(self.folder / "ceph")
         self.kubelet = self.folder / "kubelet"
         self.parameters_file = self.folder / "parameters.json"
         self.secrets_file = self.folder / "secrets.json"
@@ -217,7 +222,7 @@ class Testbed:
 
     def _write_files(self, layout: Layout) -> None:
         self.config_file.write_text(json.dumps([self.cluster_entry(layout)], indent=1) + "\n")
-        parameters = {"clusterID": CLUSTER_ID, "pool": "rbd", "mounter": "fuse"}
+        parameters = {"clusterID": CLUSTER_ID, "pool": "rbd", "mounter": os.environ.get(MOUNTER, "fuse")}
         self.parameters_file.write_text(json.dumps(parameters, indent=1) + "\n")
         secrets = json.loads(self.ceph.secrets_file.read_text())
         ceph_keys.write_private(self.secrets_file, json.dumps(secrets) + "\n")

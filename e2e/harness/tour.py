@@ -5,6 +5,7 @@ Everything happens in one temporary folder. However the tour ends, it leaves not
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import hashlib
 import os
@@ -18,7 +19,7 @@ import grpc
 import rados
 import rbd
 
-from e2e.harness import audit
+from e2e.harness import audit, in_guest
 from e2e.harness.ceph import CephError
 from e2e.harness.client import code_of, details_of, retried
 from e2e.harness.temporary import folder_for
@@ -210,6 +211,10 @@ def _checksum(file: pathlib.Path) -> str:
 
 def main() -> int:
     """Take the tour in a temporary folder; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="e2e/try", description=(__doc__ or "").partition("\n")[0])
+    in_guest.add_option(parser)
+    if parser.parse_args().node == "guest":
+        return in_guest.run_again("try", [])
     try:
         with folder_for("try") as testbed:
             tour = Tour(testbed)

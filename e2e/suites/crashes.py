@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 
 import grpc
 
-from e2e.harness import audit
+from e2e.harness import audit, in_guest
 from e2e.harness.ceph import MicroCeph, command
 from e2e.harness.client import Client, code_of, retried
 from e2e.harness.temporary import temporary_testbed
@@ -31,6 +31,8 @@ from proto import csi_pb2
 VARIABLE = "WAYMARK_CRASH_AT"
 FLAGS = ("--purge-interval", "3600", "--recovery-interval", "1", "--trash-retention", "0")
 """Purges begin only when a controller starts, so that it is known which process makes them."""
+
+NODE_OPERATIONS = frozenset({"stage_volume", "publish_volume", "unpublish_volume", "unstage_volume"})
 
 REACH_SECONDS = 20.0
 PURGE_SECONDS = 20.0
@@ -265,11 +267,19 @@ def points() -> Iterator[str]:
     yield from told.stdout.split()
 
 
+def is_of_node(point: str) -> bool:
+    """Whether it is a point of an operation that a node does."""
+    return point.partition(".")[0] in NODE_OPERATIONS
+
+
 def main() -> int:
     """Run from the command line; the exit code."""
     parser = argparse.ArgumentParser(prog="e2e/crashes", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("point", nargs="*", help="only these (default: all of e2e/points)")
+    in_guest.add_option(parser)
     asked = parser.parse_args()
+    if asked.node == "guest":
+        return in_guest.run_again("crashes", asked.point or [p for p in points() if is_of_node(p)])
     began, kills, problems = time.monotonic(), 0, []
     with temporary_testbed("crashes", Layout(serve_flags=FLAGS)) as testbed:
         crashes = Crashes(testbed)

@@ -140,6 +140,7 @@ def test_what_a_node_says_it_has_staged_is_expected(bed: Testbed) -> None:
         "state": "staged",
         "data": {
             "access": "mount",
+            "mounter": "fuse",
             "staging_path": str(mapped.staged),
             "published": {str(mapped.published): {}},
         },
@@ -149,7 +150,7 @@ def test_what_a_node_says_it_has_staged_is_expected(bed: Testbed) -> None:
 
     assert audit.take(bed).is_equal
 
-    head["data"] = {"access": "mount", "staging_path": str(mapped.staged)}
+    head["data"] = {"access": "mount", "mounter": "fuse", "staging_path": str(mapped.staged)}
     put(bed, "rbd", record, {names.node_head_key(NODE_ID): json.dumps(head).encode()})
 
     assert unexpected(bed) == {"mounts": {f"{UUID} at {mapped.published}"}}
