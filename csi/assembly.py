@@ -41,6 +41,8 @@ from csi.node.stage_keys import StageKeys
 from csi.operations import (
     create_volume,
     delete_volume,
+    expand_volume,
+    node_expand_volume,
     publish_volume,
     purge_volume,
     stage_volume,
@@ -72,6 +74,7 @@ S = TypeVar("S", bound=Session)
 _CONTROLLER: tuple[Operation[DriverSession], ...] = (
     create_volume.OPERATION,
     delete_volume.OPERATION,
+    expand_volume.OPERATION,
     purge_volume.OPERATION,
 )
 _NODE: tuple[Operation[NodeSession], ...] = (
@@ -79,6 +82,7 @@ _NODE: tuple[Operation[NodeSession], ...] = (
     publish_volume.OPERATION,
     unpublish_volume.OPERATION,
     unstage_volume.OPERATION,
+    node_expand_volume.OPERATION,
 )
 
 
@@ -89,6 +93,7 @@ def crash_points() -> tuple[str, ...]:
             crashpoints.creation_points(create_volume.OPERATION),
             crashpoints.undo_points(create_volume.OPERATION),
             crashpoints.change_points(delete_volume.OPERATION),
+            crashpoints.change_points(expand_volume.OPERATION),
             crashpoints.change_points(purge_volume.OPERATION),
             crashpoints.node_points(stage_volume.OPERATION, claims=True, facts=("format", "mount")),
             crashpoints.node_undo_points(stage_volume.OPERATION, facts=("format",)),
@@ -96,6 +101,8 @@ def crash_points() -> tuple[str, ...]:
             crashpoints.node_undo_points(publish_volume.OPERATION),
             crashpoints.node_points(unpublish_volume.OPERATION),
             crashpoints.node_points(unstage_volume.OPERATION),
+            crashpoints.node_points(node_expand_volume.OPERATION),
+            crashpoints.node_undo_points(node_expand_volume.OPERATION),
         )
     )
 

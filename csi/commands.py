@@ -95,6 +95,17 @@ class DeleteVolume:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpandVolume:
+    """A volume wanted larger: at least `size_bytes`, a whole number of steps; 0 if only a limit was given."""
+
+    volume_id: str
+    handle: VolumeHandle
+    size_bytes: int
+    limit_bytes: int
+    credentials: Credentials | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ValidateVolume:
     """A question whether a volume can be used in these ways.
 
@@ -154,6 +165,20 @@ class UnpublishVolume:
     volume_id: str
     handle: VolumeHandle
     target_path: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeExpandVolume:
+    """A volume that became larger, and what lies on it is to fill it.
+
+    `volume_path` is where it is staged or published; `size_bytes` 0 if the caller did not tell the size.
+    """
+
+    volume_id: str
+    handle: VolumeHandle
+    volume_path: str
+    size_bytes: int = 0
+    credentials: Credentials | None = None
 
 
 @dataclass(frozen=True, slots=True)

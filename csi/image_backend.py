@@ -45,6 +45,9 @@ class ImageLibrary(Protocol):
     def discard(self, image_id: str) -> None:
         """Remove all data objects of an image.  Raises PreconditionError if it has snapshots or a parent."""
 
+    def resize(self, image_id: str, size_bytes: int) -> None:
+        """Give the image this size.  Raises NotFoundError, which proves nothing."""
+
     def move_to_trash(self, name: str, retention_seconds: float) -> None:
         """Begin and end a move to the trash.  Raises InUseError, and NotFoundError, which proves nothing."""
 
@@ -120,6 +123,17 @@ class Images:
             if self._library.is_allocated(image_id):
                 self._library.discard(image_id)
         image_objects.clear(self._objects, found)
+
+    def expand(self, image_id: str, size_bytes: int) -> None:
+        """Make an image larger and see that it is."""
+        if self._library.describe(image_id).size_bytes < size_bytes:
+            self._library.resize(image_id, size_bytes)
+            found = self._library.describe(image_id).size_bytes
+            if found < size_bytes:
+                raise UnavailableError(
+                    f"image id {image_id} in {self.place} has {found} bytes after it was expanded to"
+                    f" {size_bytes}; it is tried again"
+                )
 
     def trash(self, name: str, image_id: str, retention_seconds: float) -> None:
         """Move an image to the trash, or finish the move."""

@@ -100,6 +100,12 @@ class ImageBackend(Protocol):
     def remove(self, name: str) -> None:
         """Remove a whole image that was never handed out, and verify that it is gone.  Absent is success."""
 
+    def expand(self, image_id: str, size_bytes: int) -> None:
+        """Make an image at least this large, a multiple of `STEP_BYTES`; it never becomes smaller.
+
+        Raises NotFoundError if it cannot be opened.
+        """
+
     def trash(self, name: str, image_id: str, retention_seconds: float) -> None:
         """Move the image with this id from its name to the trash, or finish such a move.
 

@@ -166,6 +166,11 @@ class MemoryLibrary:
         """Remove all data objects."""
         self._remove_data(self._opened(image_id))
 
+    def resize(self, image_id: str, size_bytes: int) -> None:
+        """Write the size into the header."""
+        self._opened(image_id)
+        self._objects.set_size(image_id, size_bytes)
+
     def move_to_trash(self, name: str, retention_seconds: float) -> None:
         """Move in librbd's order.  Retention is the caller's to keep: nothing here purges by itself."""
         del retention_seconds

@@ -187,6 +187,10 @@ class MemoryObjects:
             sets["data_pool"] = data_pool.encode()
         self.write(f"rbd_header.{image_id}", Write(create=Create.EXCLUSIVE, sets=sets))
 
+    def set_size(self, image_id: str, size_bytes: int) -> None:
+        """Change the header's size."""
+        self.write(f"rbd_header.{image_id}", Write(sets={"size": b"%d" % size_bytes}))
+
     def make_object_map(self, image_id: str) -> None:
         """Make the object map."""
         self.write(f"rbd_object_map.{image_id}", Write(create=Create.IF_ABSENT, sets={"map": _PRESENT}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic
 
@@ -9,7 +10,7 @@ from executor import engine
 from executor.context import Context
 from executor.directory import OpenEntry
 from executor.effects import Routine
-from executor.errors import PendingError, PreconditionError
+from executor.errors import NotFoundError, PendingError, PreconditionError
 from executor.history import entries_of
 from executor.keys import Running, subject_key
 from executor.model import (
@@ -27,10 +28,14 @@ from executor.resume import JOURNAL, Subject, enter, journal_of, refuse_foreign,
 from executor.unused import refuse_used, step_back_if_used
 from executor.volume_journal import VolumeJournal
 from omap import names
-from omap.codec import encode
+from omap.codec import JSON, encode
 from omap.store import ObjectMissingError, Place
 
 _ORDER = tuple(SubjectState)
+
+
+def _never(_data: Mapping[str, JSON]) -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,8 @@ class Change(Generic[S]):
     home: Place
     request: Object
     requires: SubjectState
+    settled: Callable[[Mapping[str, JSON]], bool] = _never
+    """Given the head's data, whether nothing is left to do.  Raises what refuses the request."""
 
     @property
     def key(self) -> str:
@@ -85,18 +92,14 @@ def _change(change: Change[S], subject: Subject[S]) -> Routine[Object]:
             continue  # predecessors were shut out only now: what was read may have been overtaken
         transaction = record.open_transaction
         if transaction is None:
-            if _is_beyond(record.state, operation):
+            if _is_settled(change, record):
                 return dict(record.head_data)
-            if record.state is not change.requires:
-                msg = (
-                    f"{record.request_name} ({subject.uuid}) is {record.state.value}, so no "
-                    f"{operation.name} can begin"
-                )
-                raise PreconditionError(msg)
             ended = yield from _begin(change, subject, record)
             return dict(ended.data)
-        if operation.after in (SubjectState.TRASHED, SubjectState.GONE):
+        if _ends_subject(operation):
             yield from _ask_to_cancel(subject, record, transaction)
+        elif record.state is SubjectState.CREATING:
+            raise PendingError(f"{record.request_name} ({subject.uuid}) is still being made; retry later")
         refuse_foreign(subject.context, record, transaction)
         ended = yield from _clear_the_way(change, subject, record, transaction)
         if ended.operation == operation.name and ended.state is TransactionState.DONE:
@@ -111,8 +114,30 @@ def _entered(subject: Subject[S], record: Record) -> Routine[bool]:
     return again
 
 
+def _is_settled(change: Change[S], record: Record) -> bool:
+    """Whether nothing is left to do.
+
+    Raises NotFoundError for what was deleted, PreconditionError where the operation cannot begin.
+    """
+    operation = change.operation
+    if _is_beyond(record.state, operation):
+        return True
+    if _ORDER.index(record.state) > _ORDER.index(SubjectState.DELETING) and not _ends_subject(operation):
+        raise NotFoundError(f"{record.request_name} ({record.name}) was deleted")
+    if record.state is not change.requires:
+        msg = (
+            f"{record.request_name} ({record.name}) is {record.state.value}, so no {operation.name} can begin"
+        )
+        raise PreconditionError(msg)
+    return change.settled(record.head_data)
+
+
 def _is_beyond(state: SubjectState, operation: Operation[S]) -> bool:
     return operation.after is not None and _ORDER.index(state) >= _ORDER.index(operation.after)
+
+
+def _ends_subject(operation: Operation[S]) -> bool:
+    return operation.after in (SubjectState.TRASHED, SubjectState.GONE)
 
 
 def _clear_the_way(
@@ -121,7 +146,7 @@ def _clear_the_way(
     """End what stands open: this very operation, or another one that is finished (or taken back) first."""
     planned = subject.context.operation(transaction.operation, transaction.version)
     turn = None
-    if planned.policy is Policy.REVERT and change.operation.name != transaction.operation:
+    if planned.policy is Policy.REVERT and _ends_subject(change.operation):
         turn = Failure("CancelledError", f"{record.request_name} was deleted before it was finished")
     return (yield from resume(subject, record, transaction, turn))
 

@@ -113,6 +113,12 @@ class CephLibrary:
                 raise PreconditionError(f"{what} has snapshots or a parent, so its data are not removed")
             image.resize(0)
 
+    def resize(self, image_id: str, size_bytes: int) -> None:
+        """Resize the image; a client that has its exclusive lock hands that over, or resizes it itself."""
+        ioctx, what = self._connection.image_ioctx(self._place), f"image id {image_id} in {self._place}"
+        with translating(what), rbd.Image(ioctx, image_id=image_id) as image:
+            image.resize(size_bytes, allow_shrink=False)
+
     def move_to_trash(self, name: str, retention_seconds: float) -> None:
         """Move an image to the trash."""
         with translating(f"image {name} in {self._place}"):

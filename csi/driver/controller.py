@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from csi.commands import CreateVolume, DeleteVolume, ValidateVolume
+from csi.commands import CreateVolume, DeleteVolume, ExpandVolume, ValidateVolume
 from csi.driver.records import home_of, read_live
-from csi.operations import create_volume, delete_volume
+from csi.operations import create_volume, delete_volume, expand_volume
 from csi.services.ports import CreatedVolume
 from csi.session import DriverSession
 from csi.sessions import Sessions
@@ -56,6 +56,16 @@ class ControllerVolumes:
             except NotFoundError:
                 return
         core.executor.run(request, deadline)
+
+    def expand_volume(self, command: ExpandVolume, deadline: float) -> int:
+        """Make the volume larger; the bytes that it has now.  Raises NotFoundError."""
+        core, handle = self._core(), command.handle
+        session = core.sessions.open(handle.cluster_id, command.credentials, deadline)
+        config = core.sessions.config(handle.cluster_id)
+        result = core.executor.run(expand_volume.call(session, command, config), deadline)
+        if not result:
+            raise NotFoundError(f"volume {command.volume_id} is not there: no record of it is in its pool")
+        return expand_volume.size_of(result)
 
     def validate_volume(self, command: ValidateVolume, deadline: float) -> str:
         """Why this volume cannot be used as asked; "" if it can."""

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from csi.commands import PublishVolume, StageVolume, UnpublishVolume, UnstageVolume, VolumeStats
+from csi.commands import (
+    NodeExpandVolume,
+    PublishVolume,
+    StageVolume,
+    UnpublishVolume,
+    UnstageVolume,
+    VolumeStats,
+)
 from csi.driver.node_core import NodeCore, session_of
 from csi.driver.spool import Spool
 from csi.node.paths import check_path
 from csi.node.ports import FileSystemUsage
-from csi.operations import publish_volume, stage_volume, unpublish_volume, unstage_volume
+from csi.operations import node_expand_volume, publish_volume, stage_volume, unpublish_volume, unstage_volume
 from csi.services.ports import DeviceUsage
-from executor.errors import NotFoundError
+from executor.errors import NotFoundError, UnavailableError
 
 _DEVICE_TREES = frozenset({"devtmpfs", "tmpfs"})
 """Where device nodes live: a mount of one of these shows a device, any other a file system."""
@@ -57,6 +64,21 @@ class NodeVolumes:
         session = session_of(core, command.handle, None)
         core.executor.run(unpublish_volume.call(session, command, core.place), deadline)
         self._spool().tell_soon(command.handle.uuid)
+
+    def expand_volume(self, command: NodeExpandVolume, deadline: float) -> int:
+        """Let what lies on the volume fill it; the device's bytes.  Raises NotFoundError."""
+        core = self._core()
+        session = session_of(core, command.handle, command.credentials)
+        core.executor.run(node_expand_volume.call(session, command, core.place), deadline)
+        self._spool().tell_soon(command.handle.uuid)
+        return core.host.mounts.device_size(self._device(core, command.handle.uuid))
+
+    def _device(self, core: NodeCore, uuid: str) -> str:
+        for mapper in core.host.mappers.values():
+            device = mapper.find(uuid)
+            if device is not None:
+                return device.path
+        raise UnavailableError(f"volume {uuid} is not mapped on this node any more; stage it again")
 
     def volume_stats(self, command: VolumeStats, deadline: float) -> FileSystemUsage | DeviceUsage:
         """How full the volume is.  Raises NotFoundError if it is not at the path."""

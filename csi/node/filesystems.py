@@ -7,6 +7,7 @@ not zero counts as somebody's data.
 from __future__ import annotations
 
 import pathlib
+import re
 from collections.abc import Sequence
 
 from csi.node import mount_table
@@ -17,6 +18,10 @@ from executor.errors import InvalidError, PreconditionError, UnavailableError
 _LOOK_SECONDS = 30.0
 _MAKE_SECONDS = 300.0
 _ERASE_SECONDS = 300.0
+_GROW_SECONDS = 120.0
+
+_EXT_BLOCKS = re.compile(r"(?ms)^Block count: +(?P<blocks>\d+)$.*^Block size: +(?P<size>\d+)$")
+_XFS_BLOCKS = re.compile(r"(?m)^data .*bsize=(?P<size>\d+) +blocks=(?P<blocks>\d+),")
 
 _AREA_BYTES = 1 << 20
 """How much of a device's beginning and end must be zero for it to count as empty."""
@@ -72,6 +77,28 @@ class HostFileSystems:
         if "Input/output error" in done.words or "No space left" in done.words:
             raise UnavailableError(f"{mkfs} could not write to {device}: {done.words}")
         raise InvalidError(f"{mkfs} refuses {device} with the options {' '.join(options)}: {done.words}")
+
+    def grow(self, device: str, mounted_at: str, fs_type: str) -> None:
+        """Run resize2fs or xfs_growfs."""
+        argv = ["xfs_growfs", "-d", mounted_at] if fs_type == "xfs" else ["resize2fs", device]
+        done = self._runner.run(argv, timeout=_GROW_SECONDS, touches_device=True)
+        if done.code:
+            raise PreconditionError(f"the {fs_type} on {device} cannot be grown: {done.words}")
+
+    def fills(self, device: str, mounted_at: str, fs_type: str) -> bool:
+        """Compare the blocks that the file system counts with those of the device."""
+        if fs_type == "xfs":
+            told = self._told(["xfs_info", mounted_at], _XFS_BLOCKS)
+        else:
+            told = self._told(["dumpe2fs", "-h", device], _EXT_BLOCKS)
+        return int(told["blocks"]) >= _size(device) // int(told["size"])
+
+    def _told(self, argv: Sequence[str], pattern: re.Pattern[str]) -> dict[str, str]:
+        done = self._runner.run(argv, timeout=_LOOK_SECONDS)
+        found = pattern.search(done.stdout)
+        if done.code or found is None:
+            raise UnavailableError(f"{argv[0]} does not tell the size of {argv[-1]}: {done.words}")
+        return found.groupdict()
 
     def erase(self, device: str) -> None:
         """Discard the whole device.  A device that is in use (mounted) is refused: PreconditionError."""

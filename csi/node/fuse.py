@@ -113,6 +113,23 @@ class FuseMapper:
             )
         return Device(device, target.volume, target.pool_id, target.image_id, target.read_only)
 
+    def expand(self, volume: str, size_bytes: int) -> None:
+        """Lengthen the export, which makes the daemon look at the image, then make the loop device look.
+
+        The daemon resizes the image to what it is told, so it is never told less than the image has: the
+        caller asks the cluster just before.
+        """
+        folder, device = self._folder(volume), self.find(volume)
+        if device is None:
+            raise UnavailableError(f"volume {volume} is not mapped on this node; stage it again")
+        for argv in (
+            ["truncate", f"--size={size_bytes}", "--", str(folder.export)],
+            ["losetup", "--set-capacity", device.path],
+        ):
+            done = self._runner.run(argv, timeout=self._map_seconds, touches_device=True)
+            if done.code:
+                raise UnavailableError(f"{device.path} of volume {volume} does not grow: {done.words}; retry")
+
     def is_clear(self, volume: str) -> bool:
         """Whether no folder of the volume is here: it is made before all else and removed last."""
         return not self._folder(volume).path.exists()

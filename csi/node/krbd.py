@@ -94,6 +94,18 @@ class KrbdMapper:
             )
         return Device(found.device, target.volume, found.pool_id, found.image_id, found.read_only)
 
+    def expand(self, volume: str, size_bytes: int) -> None:
+        """The kernel notices by itself; it is asked to look where it has not yet."""
+        found = self._find(volume)
+        if found is not None and found.size_bytes < size_bytes:
+            self._kernel.refresh(found)
+            found = self._find(volume)
+        if found is None or found.size_bytes < size_bytes:
+            has = (
+                "not mapped on this node" if found is None else f"{found.size_bytes} bytes at {found.device}"
+            )
+            raise UnavailableError(f"volume {volume} is {has}, and {size_bytes} bytes are wanted; retry")
+
     def is_clear(self, volume: str) -> bool:
         """Whether no map of the volume was ever begun here: its file is made before all else."""
         return not self._file(volume).exists()

@@ -8,12 +8,13 @@ leaves every half-made form.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 
 from csi.node.memory_host import MemoryDisks, MemoryHost, MemoryProcess
 from csi.node.mount_flags import with_defaults
 from csi.node.ports import Content, Credentials, Detected, Device, FileSystemUsage, MapTarget, Mount
-from executor.errors import InUseError, InvalidError, PreconditionError
+from executor.errors import InUseError, InvalidError, PreconditionError, UnavailableError
 from omap.faults import Faults
 
 __all__ = ["MemoryDisks", "MemoryHost", "MemoryNode"]
@@ -99,6 +100,14 @@ class MemoryMapper:
             host.close(mapping)
             del host.mappings[volume]
 
+    def expand(self, volume: str, size_bytes: int) -> None:
+        """Show the image's new size."""
+        with self._node.effect(f"expand {volume}"):
+            mapping = self._node.host.mappings.get(volume)
+            if mapping is None:
+                raise UnavailableError(f"volume {volume} is not mapped on this node; stage it again")
+            mapping.target = dataclasses.replace(mapping.target, size_bytes=size_bytes)
+
     def is_clear(self, volume: str) -> bool:
         """Whether no mapping is there, in whatever form."""
         with self._node.look(f"find {volume}"):
@@ -150,6 +159,20 @@ class MemoryFileSystems:
             disks.put(target, GARBAGE)
         with self._node.effect(f"mkfs {device}: end"):
             disks.put(target, Detected(Content.FILE_SYSTEM, fs_type))
+
+    def grow(self, device: str, mounted_at: str, fs_type: str) -> None:
+        """Note how large the file system is now."""
+        del mounted_at, fs_type
+        with self._node.effect(f"grow {device}"):
+            target = self._shown(device)
+            self._node.host.disks.grow(target)
+
+    def fills(self, device: str, mounted_at: str, fs_type: str) -> bool:
+        """Compare with how large the file system is."""
+        del mounted_at, fs_type
+        with self._node.look(f"size of the file system on {device}"):
+            target = self._shown(device)
+            return self._node.host.disks.filled(target) >= target.size_bytes
 
     def erase(self, device: str) -> None:
         """Discard the whole device."""

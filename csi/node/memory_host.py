@@ -43,6 +43,7 @@ class MemoryDisks:
     def __init__(self, watcher: DiskWatcher | None = None) -> None:
         self.watcher = watcher
         self._contents: dict[Disk, Detected] = {}
+        self._filled: dict[Disk, int] = {}
 
     def get(self, target: MapTarget) -> Detected:
         """What a look at the image finds."""
@@ -51,12 +52,21 @@ class MemoryDisks:
     def put(self, target: MapTarget, found: Detected) -> None:
         """Write something onto the image, or discard it (`Content.EMPTY`)."""
         self._contents[target.pool_id, target.image_id] = found
+        self.grow(target)
         if self.watcher is None:
             return
         if found.content is Content.EMPTY:
             self.watcher.discarded(target)
         else:
             self.watcher.written(target)
+
+    def grow(self, target: MapTarget) -> None:
+        """Let what is on the image fill it."""
+        self._filled[target.pool_id, target.image_id] = target.size_bytes
+
+    def filled(self, target: MapTarget) -> int:
+        """How many bytes of the image what is on it fills."""
+        return self._filled.get((target.pool_id, target.image_id), 0)
 
 
 @dataclass(slots=True)

@@ -93,6 +93,12 @@ class Mapper(Protocol):
         None where there is a mapping whose address cannot be told.
         """
 
+    def expand(self, volume: str, size_bytes: int) -> None:
+        """Have the volume's device show an image that became `size_bytes` large; shows it already is success.
+
+        UnavailableError when the device does not get that large, or is not there.
+        """
+
     def unmap(self, volume: str) -> None:
         """Take the volume's device away, whole or half-made.
 
@@ -135,6 +141,15 @@ class FileSystems(Protocol):
 
         Raises InvalidError naming the options when the tool refuses them.
         """
+
+    def grow(self, device: str, mounted_at: str, fs_type: str) -> None:
+        """Let a mounted file system fill its device; one that does is left as it is.
+
+        PreconditionError when it cannot be grown, saying what the tool says.
+        """
+
+    def fills(self, device: str, mounted_at: str, fs_type: str) -> bool:
+        """Whether a mounted file system is as large as its device lets it be."""
 
     def erase(self, device: str) -> None:
         """Discard the whole device, so that nothing is allocated: only for the remains of one's own mkfs."""

@@ -59,6 +59,11 @@ class SysfsRbd:
             except OSError:
                 continue
 
+    def refresh(self, kernel_map: KernelMap) -> None:
+        """Have the driver look at the image's header; returns once it has.  OSError if it is not mapped."""
+        name = kernel_map.device.removeprefix("/dev/rbd")
+        (self._bus / "devices" / name / "refresh").write_text("1", encoding="ascii")
+
     def _map(self, folder: pathlib.Path) -> KernelMap:
         def told(name: str) -> str:
             return (folder / name).read_text(encoding="utf-8", errors="surrogateescape").strip()

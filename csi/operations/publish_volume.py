@@ -68,7 +68,7 @@ def call(session: NodeSession, command: PublishVolume, place: NodePlace) -> Node
         plan=plan,
         same=lambda running: dict(running) == asked,
         settled=settled,
-        turns_back=frozenset({NAME}),
+        turns_back=frozenset({NAME, "node_expand_volume"}),
     )
 
 

@@ -79,7 +79,7 @@ def call(
         plan=plan,
         same=lambda running: not difference(running, asked),
         settled=settled,
-        turns_back=frozenset({"publish_volume"}),
+        turns_back=frozenset({"publish_volume", "node_expand_volume"}),
         after=STAGED,
         claim=Claim(takes_writer=command.capability.mode.is_single_writer),
     )

@@ -37,7 +37,7 @@ def call(session: NodeSession, command: UnpublishVolume, place: NodePlace) -> No
         home=lambda: UNKNOWN_HOME,
         plan=plan,
         same=lambda running: dict(running) == asked,
-        turns_back=frozenset({"stage_volume", "publish_volume"}),
+        turns_back=frozenset({"stage_volume", "publish_volume", "node_expand_volume"}),
         settled=lambda kept: command.target_path not in published_in(kept),
     )
 

@@ -50,7 +50,7 @@ def call(session: NodeSession, command: UnstageVolume, place: NodePlace) -> Node
         plan=plan,
         same=lambda running: running.get("staging_path") == command.staging_path,
         settled=lambda kept: kept.state != STAGED,
-        turns_back=frozenset({"stage_volume", "publish_volume"}),
+        turns_back=frozenset({"stage_volume", "publish_volume", "node_expand_volume"}),
         after=UNSTAGED,
     )
 

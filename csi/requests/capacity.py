@@ -48,11 +48,25 @@ def choose(capacity_range: csi_pb2.CapacityRange, features: int) -> Capacity:
             f"no size between {required} and {limit} bytes is a multiple of {STEP_BYTES} bytes (1 MiB),"
             " which a volume's size must be"
         )
-    _check_largest(size, features)
+    check_largest(size, features)
     return Capacity(required, limit, size)
 
 
-def _check_largest(size: int, features: int) -> None:
+def grown(capacity_range: csi_pb2.CapacityRange) -> Capacity:
+    """The size that a volume must at least have, in whole steps; 0 if nothing is required.
+
+    Raises InvalidError and OutOfRangeError as `choose` does.
+    """
+    if not capacity_range.required_bytes and not capacity_range.limit_bytes:
+        raise InvalidError("capacity_range is missing from the request: it says how large the volume must be")
+    if not capacity_range.required_bytes:
+        limited = choose(capacity_range, 0)
+        return Capacity(0, limited.limit_bytes, 0)
+    return choose(capacity_range, 0)
+
+
+def check_largest(size: int, features: int) -> None:
+    """Raise OutOfRangeError for a size that no image with these features can have."""
     if size > MAX_BYTES:
         raise OutOfRangeError(
             f"{size} bytes (the required size in whole MiB) are more than a volume can have"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from csi import handles, identities, parameters
-from csi.commands import CreateVolume, DeleteVolume, Segments, Topology, ValidateVolume
+from csi.commands import CreateVolume, DeleteVolume, ExpandVolume, Segments, Topology, ValidateVolume
 from csi.handles import HandleError, VolumeHandle
 from csi.requests import capabilities, capacity, fields
 from csi.requests.capabilities import UnservedError
@@ -55,6 +55,25 @@ def delete_volume(request: csi_pb2.DeleteVolumeRequest) -> DeleteVolume:
         # Whatever has this id, we did not make it; the caller wants it gone, and for all we can tell it is.
         return DeleteVolume(volume_id, None)
     return DeleteVolume(volume_id, handle, identities.from_secrets(request.secrets))
+
+
+def expand_volume(request: csi_pb2.ControllerExpandVolumeRequest) -> ExpandVolume:
+    """Check a ControllerExpandVolume.
+
+    Raises InvalidError, HandleError, OutOfRangeError, UnauthenticatedError.
+    """
+    fields.check_sizes(request)
+    volume_id = fields.present("volume_id", request.volume_id)
+    asked = capacity.grown(request.capacity_range)
+    if request.HasField("volume_capability"):
+        capabilities.one("volume_capability", request.volume_capability)
+    return ExpandVolume(
+        volume_id=volume_id,
+        handle=handles.decode(volume_id),
+        size_bytes=asked.size_bytes,
+        limit_bytes=asked.limit_bytes,
+        credentials=identities.from_secrets(request.secrets),
+    )
 
 
 def validate_volume(request: csi_pb2.ValidateVolumeCapabilitiesRequest) -> ValidateVolume:

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from csi import identities
-from csi.commands import PublishVolume, StageVolume, UnpublishVolume, UnstageVolume, VolumeStats
-from csi.requests import capabilities, fields
+from csi.commands import (
+    NodeExpandVolume,
+    PublishVolume,
+    StageVolume,
+    UnpublishVolume,
+    UnstageVolume,
+    VolumeStats,
+)
+from csi.requests import capabilities, capacity, fields
 from executor.errors import InvalidError, PreconditionError
 from proto import csi_pb2
 
@@ -65,6 +72,24 @@ def unpublish_volume(request: csi_pb2.NodeUnpublishVolumeRequest) -> UnpublishVo
     fields.present("volume_id", request.volume_id)
     target_path = fields.path("target_path", request.target_path)
     return UnpublishVolume(request.volume_id, fields.handle("volume_id", request.volume_id), target_path)
+
+
+def expand_volume(request: csi_pb2.NodeExpandVolumeRequest) -> NodeExpandVolume:
+    """Check a NodeExpandVolume.  Raises InvalidError, HandleError, UnauthenticatedError."""
+    fields.check_sizes(request)
+    fields.present("volume_id", request.volume_id)
+    # As for the stats: at a path that is not absolute nothing is mounted.
+    volume_path = fields.present("volume_path", request.volume_path)
+    if request.HasField("volume_capability"):
+        capabilities.one("volume_capability", request.volume_capability)
+    size = capacity.grown(request.capacity_range).size_bytes if request.HasField("capacity_range") else 0
+    return NodeExpandVolume(
+        request.volume_id,
+        fields.handle("volume_id", request.volume_id),
+        volume_path,
+        size,
+        identities.from_secrets(request.secrets),
+    )
 
 
 def volume_stats(request: csi_pb2.NodeGetVolumeStatsRequest) -> VolumeStats:

@@ -14,7 +14,7 @@ from proto import csi_pb2, csi_pb2_grpc
 
 _RPC = csi_pb2.ControllerServiceCapability.RPC
 
-CAPABILITIES = (_RPC.CREATE_DELETE_VOLUME,)
+CAPABILITIES = (_RPC.CREATE_DELETE_VOLUME, _RPC.EXPAND_VOLUME)
 
 
 class Controller(csi_pb2_grpc.ControllerServicer):
@@ -41,6 +41,14 @@ class Controller(csi_pb2_grpc.ControllerServicer):
         self._operations.delete_volume(command, deadline(context, self._clock))
         return csi_pb2.DeleteVolumeResponse()
 
+    def ControllerExpandVolume(
+        self, request: csi_pb2.ControllerExpandVolumeRequest, context: grpc.ServicerContext
+    ) -> csi_pb2.ControllerExpandVolumeResponse:
+        """Make a volume larger; the node then has to notice, whatever lies on it."""
+        command = requests.expand_volume(request)
+        size = self._operations.expand_volume(command, deadline(context, self._clock))
+        return csi_pb2.ControllerExpandVolumeResponse(capacity_bytes=size, node_expansion_required=True)
+
     def ValidateVolumeCapabilities(
         self, request: csi_pb2.ValidateVolumeCapabilitiesRequest, context: grpc.ServicerContext
     ) -> csi_pb2.ValidateVolumeCapabilitiesResponse:
@@ -59,7 +67,6 @@ class Controller(csi_pb2_grpc.ControllerServicer):
 
     ControllerPublishVolume = unoffered
     ControllerUnpublishVolume = unoffered
-    ControllerExpandVolume = unoffered
     ControllerGetVolume = unoffered
     ControllerModifyVolume = unoffered
     ListVolumes = unoffered

@@ -8,6 +8,7 @@ from google.protobuf import wrappers_pb2
 from proto import csi_pb2, csi_pb2_grpc
 
 _Service = csi_pb2.PluginCapability.Service
+_Expansion = csi_pb2.PluginCapability.VolumeExpansion
 
 
 class Identity(csi_pb2_grpc.IdentityServicer):
@@ -28,10 +29,14 @@ class Identity(csi_pb2_grpc.IdentityServicer):
     def GetPluginCapabilities(
         self, request: csi_pb2.GetPluginCapabilitiesRequest, context: grpc.ServicerContext
     ) -> csi_pb2.GetPluginCapabilitiesResponse:
-        """The services served here besides Node."""
+        """The services served here besides Node, and that volumes are expanded whether in use or not."""
         types = [_Service.CONTROLLER_SERVICE] if self._has_controller else []
+        expansion = csi_pb2.PluginCapability.VolumeExpansion(type=_Expansion.ONLINE)
         return csi_pb2.GetPluginCapabilitiesResponse(
-            capabilities=[csi_pb2.PluginCapability(service=_Service(type=type_)) for type_ in types]
+            capabilities=[
+                *(csi_pb2.PluginCapability(service=_Service(type=type_)) for type_ in types),
+                csi_pb2.PluginCapability(volume_expansion=expansion),
+            ]
         )
 
     def Probe(self, request: csi_pb2.ProbeRequest, context: grpc.ServicerContext) -> csi_pb2.ProbeResponse:

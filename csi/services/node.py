@@ -14,7 +14,7 @@ from proto import csi_pb2, csi_pb2_grpc
 
 _RPC = csi_pb2.NodeServiceCapability.RPC
 
-CAPABILITIES = (_RPC.STAGE_UNSTAGE_VOLUME, _RPC.GET_VOLUME_STATS)
+CAPABILITIES = (_RPC.STAGE_UNSTAGE_VOLUME, _RPC.GET_VOLUME_STATS, _RPC.EXPAND_VOLUME)
 
 
 class Node(csi_pb2_grpc.NodeServicer):
@@ -58,6 +58,14 @@ class Node(csi_pb2_grpc.NodeServicer):
         self._operations.unpublish_volume(command, deadline(context, self._clock))
         return csi_pb2.NodeUnpublishVolumeResponse()
 
+    def NodeExpandVolume(
+        self, request: csi_pb2.NodeExpandVolumeRequest, context: grpc.ServicerContext
+    ) -> csi_pb2.NodeExpandVolumeResponse:
+        """Let a volume's file system fill a volume that became larger."""
+        command = requests.expand_volume(request)
+        size = self._operations.expand_volume(command, deadline(context, self._clock))
+        return csi_pb2.NodeExpandVolumeResponse(capacity_bytes=size)
+
     def NodeGetVolumeStats(
         self, request: csi_pb2.NodeGetVolumeStatsRequest, context: grpc.ServicerContext
     ) -> csi_pb2.NodeGetVolumeStatsResponse:
@@ -80,6 +88,5 @@ class Node(csi_pb2_grpc.NodeServicer):
         """Say which node this is; any number of volumes fits on it."""
         return csi_pb2.NodeGetInfoResponse(node_id=self._node_id)
 
-    NodeExpandVolume = unoffered
     NodeGetVolumeHealth = unoffered
     NodeGetStorageHealth = unoffered

@@ -13,7 +13,9 @@ from typing import Protocol
 from csi.commands import (
     CreateVolume,
     DeleteVolume,
+    ExpandVolume,
     ListOperations,
+    NodeExpandVolume,
     PublishVolume,
     ReadVolume,
     StageVolume,
@@ -93,6 +95,9 @@ class ControllerOperations(Protocol):
     def delete_volume(self, command: DeleteVolume, deadline: float) -> None:
         """Take the volume away; absent is success."""
 
+    def expand_volume(self, command: ExpandVolume, deadline: float) -> int:
+        """Make the volume larger; the bytes that it has now."""
+
     def validate_volume(self, command: ValidateVolume, deadline: float) -> str:
         """Why this volume cannot be used as asked; "" if it can.  Raises NotFoundError for no such volume."""
 
@@ -111,6 +116,9 @@ class NodeOperations(Protocol):
 
     def unpublish_volume(self, command: UnpublishVolume, deadline: float) -> None:
         """Take the target path away; not published is success."""
+
+    def expand_volume(self, command: NodeExpandVolume, deadline: float) -> int:
+        """Let what lies on the volume fill it; the device's bytes."""
 
     def volume_stats(self, command: VolumeStats, deadline: float) -> FileSystemUsage | DeviceUsage:
         """How full the volume is.  Raises NotFoundError if it is not at the path."""

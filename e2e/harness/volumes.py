@@ -69,6 +69,25 @@ class Claim:
         """Return the provisioner's request."""
         return csi_pb2.DeleteVolumeRequest(volume_id=volume_id, secrets=self.testbed.secrets())
 
+    def expand(self, volume_id: str, size_bytes: int) -> csi_pb2.ControllerExpandVolumeRequest:
+        """Return the resizer's request."""
+        return csi_pb2.ControllerExpandVolumeRequest(
+            volume_id=volume_id,
+            capacity_range=csi_pb2.CapacityRange(required_bytes=size_bytes),
+            secrets=self.testbed.secrets(),
+            volume_capability=self.capability,
+        )
+
+    def expand_on_node(self, volume: csi_pb2.Volume, size_bytes: int) -> csi_pb2.NodeExpandVolumeRequest:
+        """Return kubelet's request, which carries no secret here."""
+        return csi_pb2.NodeExpandVolumeRequest(
+            volume_id=volume.volume_id,
+            volume_path=str(self.staging_path if not self.is_block else self.publish_path),
+            staging_target_path=str(self.staging_path),
+            capacity_range=csi_pb2.CapacityRange(required_bytes=size_bytes),
+            volume_capability=self.capability,
+        )
+
     def stage(self, volume: csi_pb2.Volume) -> csi_pb2.NodeStageVolumeRequest:
         """Return kubelet's request."""
         return csi_pb2.NodeStageVolumeRequest(

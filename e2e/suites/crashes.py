@@ -25,14 +25,17 @@ from e2e.harness.ceph import MicroCeph, command
 from e2e.harness.client import Client, code_of, retried
 from e2e.harness.temporary import temporary_testbed
 from e2e.harness.testbed import ROOT, Layout, Testbed, TestbedError
-from e2e.harness.volumes import Claim, filesystem
+from e2e.harness.volumes import GIB, Claim, filesystem
 from proto import csi_pb2
 
 VARIABLE = "WAYMARK_CRASH_AT"
 FLAGS = ("--purge-interval", "3600", "--recovery-interval", "1", "--trash-retention", "0")
 """Purges begin only when a controller starts, so that it is known which process makes them."""
 
-NODE_OPERATIONS = frozenset({"stage_volume", "publish_volume", "unpublish_volume", "unstage_volume"})
+USED = frozenset({"unpublish_volume", "unstage_volume", "node_expand_volume"})
+"""Operations whose volume holds data before they begin."""
+
+NODE_OPERATIONS = frozenset({"stage_volume", "publish_volume", *USED})
 
 REACH_SECONDS = 20.0
 PURGE_SECONDS = 20.0
@@ -79,11 +82,21 @@ class Crashes:
             request = claim.delete(volume.volume_id)
             self._interrupted("controller", armed, lambda c: c.controller.DeleteVolume(request, timeout=20))
             self._delete(claim, volume)
+        elif operation == "expand_volume":
+            volume = self._create(claim)
+            grown = claim.expand(volume.volume_id, 2 * GIB)
+            self._interrupted(
+                "controller", armed, lambda c: c.controller.ControllerExpandVolume(grown, timeout=20)
+            )
+            self._expand(claim, volume)
+            self._delete(claim, volume)
         elif operation == "purge_volume":
             self._delete(claim, self._create(claim))
             self._restart("controller", armed)
             self._bed.await_end("controller")
             self._bed.restart("controller")
+        elif operation == "node_expand_volume":
+            self._node(operation, Claim(self._bed, claim.name, capability=filesystem("xfs")), armed)
         else:
             self._node(operation, claim, armed)
 
@@ -129,6 +142,9 @@ class Crashes:
         bad = Claim(self._bed, claim.name, capability=filesystem("ext4", ("no-such-flag",)))
         refused, expected = bad, grpc.StatusCode.INVALID_ARGUMENT
         target = claim.publish_path
+        if operation == "node_expand_volume":
+            self._refused_growth(Claim(self._bed, claim.name, capability=filesystem("xfs")), volume, armed)
+            return
         if operation == "publish_volume":
             refused, expected = claim, grpc.StatusCode.FAILED_PRECONDITION
             with self._bed.client("node") as node:
@@ -148,6 +164,30 @@ class Crashes:
             retried(node.node.NodeStageVolume, claim.stage(volume))
             retried(node.node.NodePublishVolume, claim.publish(volume))
             retried(node.node.NodeUnpublishVolume, claim.unpublish(volume))
+            retried(node.node.NodeUnstageVolume, claim.unstage(volume))
+        self._delete(claim, volume)
+
+    def _refused_growth(self, claim: Claim, volume: csi_pb2.Volume, armed: str) -> None:
+        """A file system that is mounted read-only does not grow until it is writable again."""
+        self._delete(claim, volume)
+        claim = Claim(self._bed, f"{claim.name}-xfs", capability=claim.capability)
+        volume = self._create(claim)
+        with self._bed.client("node") as node:
+            retried(node.node.NodeStageVolume, claim.stage(volume))
+        self._expand(claim, volume)
+        staged = str(claim.staging_path)
+        subprocess.run(["mount", "-o", "remount,ro", staged], check=True)
+        self._interrupted("node", armed, lambda c: _call("node_expand_volume", c, claim, volume, 20.0))
+        with self._bed.client("node") as node:
+            try:
+                _call("node_expand_volume", node, claim, volume, None)
+                raise CrashError(f"{armed}: a read-only file system grew")
+            except grpc.RpcError as error:
+                if code_of(error) is not grpc.StatusCode.FAILED_PRECONDITION:
+                    raise
+            subprocess.run(["mount", "-o", "remount,rw", staged], check=True)
+            _call("node_expand_volume", node, claim, volume, None)
+            self._must_be_full(claim, armed)
             retried(node.node.NodeUnstageVolume, claim.unstage(volume))
         self._delete(claim, volume)
 
@@ -172,24 +212,39 @@ class Crashes:
         with self._bed.client("node") as node:
             if operation != "stage_volume":
                 retried(node.node.NodeStageVolume, claim.stage(volume))
-            if operation in {"unpublish_volume", "unstage_volume"}:
+            if operation in USED:
                 retried(node.node.NodePublishVolume, claim.publish(volume))
                 (claim.publish_path / "data").write_bytes(_DATA)
                 os.sync()
             if operation == "unstage_volume":
                 retried(node.node.NodeUnpublishVolume, claim.unpublish(volume))
+        if operation == "node_expand_volume":
+            self._expand(claim, volume)
         self._interrupted("node", armed, lambda client: _call(operation, client, claim, volume, 20.0))
         with self._bed.client("node") as node:
             _call(operation, node, claim, volume, None)
+            if operation == "node_expand_volume":
+                self._must_be_full(claim, armed)
             retried(node.node.NodeStageVolume, claim.stage(volume))
             retried(node.node.NodePublishVolume, claim.publish(volume))
             file = claim.publish_path / "data"
-            if operation in {"unpublish_volume", "unstage_volume"} and file.read_bytes() != _DATA:
+            if operation in USED and file.read_bytes() != _DATA:
                 raise CrashError(f"{armed}: the data of {claim.name} changed")
             file.write_bytes(_DATA)
             retried(node.node.NodeUnpublishVolume, claim.unpublish(volume))
             retried(node.node.NodeUnstageVolume, claim.unstage(volume))
         self._delete(claim, volume)
+
+    def _expand(self, claim: Claim, volume: csi_pb2.Volume) -> None:
+        with self._bed.client() as client:
+            grown = retried(client.controller.ControllerExpandVolume, claim.expand(volume.volume_id, 2 * GIB))
+        if grown.capacity_bytes != 2 * GIB:
+            raise CrashError(f"{claim.name} has {grown.capacity_bytes} bytes after its expansion")
+
+    def _must_be_full(self, claim: Claim, armed: str) -> None:
+        found = os.statvfs(claim.staging_path)
+        if found.f_blocks * found.f_frsize < 1.8 * GIB:
+            raise CrashError(f"{armed}: the file system of {claim.name} did not grow")
 
     def _interrupted(
         self, plugin: str, armed: str, call: Callable[[Client], object], *, again: bool = True
@@ -242,6 +297,7 @@ def _call(
         "publish_volume": (client.node.NodePublishVolume, claim.publish(volume)),
         "unpublish_volume": (client.node.NodeUnpublishVolume, claim.unpublish(volume)),
         "unstage_volume": (client.node.NodeUnstageVolume, claim.unstage(volume)),
+        "node_expand_volume": (client.node.NodeExpandVolume, claim.expand_on_node(volume, 2 * GIB)),
     }
     method, request = calls[operation]
     if once_seconds is None:

@@ -19,7 +19,9 @@ from csi.admission import Admission
 from csi.commands import (
     CreateVolume,
     DeleteVolume,
+    ExpandVolume,
     ListOperations,
+    NodeExpandVolume,
     PublishVolume,
     ReadVolume,
     StageVolume,
@@ -72,6 +74,10 @@ class Noting:
 
     def delete_volume(self, command: DeleteVolume, deadline: float) -> None:
         self._note(command)
+
+    def expand_volume(self, command: ExpandVolume | NodeExpandVolume, deadline: float) -> int:
+        self._note(command)
+        return command.size_bytes
 
     def validate_volume(self, command: ValidateVolume, deadline: float) -> str:
         self._note(command)

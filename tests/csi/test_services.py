@@ -24,8 +24,11 @@ def test_the_driver_says_who_it_is(served: Served) -> None:
     capabilities = served.identity.GetPluginCapabilities(csi_pb2.GetPluginCapabilitiesRequest()).capabilities
 
     assert (info.name, info.vendor_version) == ("test.waymark.dev", "1.2.3")
-    assert [capability.service.type for capability in capabilities] == [
+    assert [capability.service.type for capability in capabilities if capability.HasField("service")] == [
         csi_pb2.PluginCapability.Service.CONTROLLER_SERVICE
+    ]
+    assert [each.volume_expansion.type for each in capabilities if each.HasField("volume_expansion")] == [
+        csi_pb2.PluginCapability.VolumeExpansion.ONLINE
     ]
 
 
@@ -34,11 +37,13 @@ def test_the_services_say_what_they_offer(served: Served) -> None:
     node = served.node.NodeGetCapabilities(csi_pb2.NodeGetCapabilitiesRequest())
 
     assert [capability.rpc.type for capability in controller.capabilities] == [
-        csi_pb2.ControllerServiceCapability.RPC.CREATE_DELETE_VOLUME
+        csi_pb2.ControllerServiceCapability.RPC.CREATE_DELETE_VOLUME,
+        csi_pb2.ControllerServiceCapability.RPC.EXPAND_VOLUME,
     ]
     assert [capability.rpc.type for capability in node.capabilities] == [
         csi_pb2.NodeServiceCapability.RPC.STAGE_UNSTAGE_VOLUME,
         csi_pb2.NodeServiceCapability.RPC.GET_VOLUME_STATS,
+        csi_pb2.NodeServiceCapability.RPC.EXPAND_VOLUME,
     ]
 
 
@@ -64,6 +69,17 @@ def test_a_created_volume_is_told(served: Served) -> None:
     answer = served.controller.CreateVolume(create())
 
     assert (answer.volume.volume_id, answer.volume.capacity_bytes) == (HANDLE, 1 << 30)
+
+
+def test_an_expanded_volume_is_told_and_the_node_has_to_notice(served: Served) -> None:
+    wanted = csi_pb2.CapacityRange(required_bytes=(2 << 30) - 1)
+    request = csi_pb2.ControllerExpandVolumeRequest(volume_id=HANDLE, capacity_range=wanted)
+    answer = served.controller.ControllerExpandVolume(request)
+    assert (answer.capacity_bytes, answer.node_expansion_required) == (2 << 30, True)
+    there = csi_pb2.NodeExpandVolumeRequest(
+        volume_id=HANDLE, volume_path="/kubelet/target", capacity_range=wanted
+    )
+    assert served.node.NodeExpandVolume(there).capacity_bytes == 2 << 30
 
 
 def test_the_usage_of_a_file_system_and_of_a_device_is_told(served: Served) -> None:

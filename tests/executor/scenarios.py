@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from csi.session import DriverSession
 from executor.errors import OperationError, TransientError
+from executor.operation_executor import Request
 from omap.faults import ApplyLate, Call, CallKind, Crash, Decision, Fault
 from omap.store import StoreError, StoreFullError
 from tests.executor.audit import (
@@ -25,7 +27,7 @@ from tests.executor.audit import (
     shards,
     summary,
 )
-from tests.executor.world import Process, World
+from tests.executor.world import GIB, Process, World
 
 Refusal = Callable[[Call], StoreError | None]
 
@@ -191,18 +193,30 @@ def _buried(world: World) -> None:
 def _interrupted_at(point: str) -> Callable[[World], None]:
     def prepare(world: World) -> None:
         process = world.process()
-
-        def die(reached: str) -> None:
-            if reached == point:
-                raise Crash(point)
-
-        try:
-            process.run(process.creation(), die)
-        except Crash:
-            return
-        raise AssertionError(f"{point} was not reached")
+        _die_at(process, process.creation(), point)
 
     return prepare
+
+
+def _expansion_interrupted_at(point: str) -> Callable[[World], None]:
+    def prepare(world: World) -> None:
+        _created(world)
+        process = world.process()
+        _die_at(process, process.expansion(uuid_of(world), 2 * GIB), point)
+
+    return prepare
+
+
+def _die_at(process: Process, request: Request[DriverSession], point: str) -> None:
+    def die(reached: str) -> None:
+        if reached == point:
+            raise Crash(point)
+
+    try:
+        process.run(request, die)
+    except Crash:
+        return
+    raise AssertionError(f"{point} was not reached")
 
 
 def uuid_of(world: World) -> str:
@@ -214,6 +228,10 @@ def uuid_of(world: World) -> str:
 def _delete(process: Process) -> None:
     for _, uuid in records(process.world):
         process.delete(uuid)
+
+
+def _expand(process: Process) -> Any:
+    return process.expand(uuid_of(process.world), 2 * GIB)
 
 
 def _abandoned(process: Process) -> None:
@@ -239,6 +257,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario("create refused half-way", Process.create, refuse=full_for("rbd_header")),
     Scenario("create refused at its record", Process.create, refuse=full_for("csi.volume.")),
     Scenario("delete", _delete, _created),
+    Scenario("expand", _expand, _created),
     Scenario("purge", _purge, _trashed),
     Scenario("expiry", _expire, _buried),
     *(
@@ -248,6 +267,11 @@ SCENARIOS: tuple[Scenario, ...] = (
     *(
         Scenario(f"delete of a create stopped at {point}", _delete, _interrupted_at(f"create_volume.{point}"))
         for point in ("image.apply", "commit")
+    ),
+    *(
+        Scenario(f"{name} after an expansion stopped at {point}", ask, _expansion_interrupted_at(point))
+        for point in ("expand_volume.record", "expand_volume.resize.apply", "expand_volume.commit")
+        for name, ask in (("delete", _delete), ("expand", _expand), ("recovery", _abandoned))
     ),
     *(
         Scenario(f"abandonment at {point}", _abandoned, _interrupted_at(f"create_volume.{point}"))

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from csi.operations import create_volume, delete_volume, purge_volume
+from csi.operations import create_volume, delete_volume, expand_volume, purge_volume
 from executor.crashpoints import change_points, creation_points, undo_points
 from omap.faults import Decision, Fault
 from tests.executor.scenarios import SCENARIOS, Outcome, Scenario, disturbances, play
@@ -22,6 +22,7 @@ ENTERING = {f"instance.{what}" for what in ("note", "address", "taken", "fence",
 UNDISTURBED = {
     "create": creation_points(create_volume.OPERATION),
     "delete": change_points(delete_volume.OPERATION),
+    "expand": change_points(expand_volume.OPERATION),
     "purge": change_points(purge_volume.OPERATION),
     "create refused half-way": [
         *creation_points(create_volume.OPERATION)[:-1],
@@ -35,6 +36,8 @@ RESUMING = {
     "create_volume.image.repair",
     "delete_volume.adopt.open",
     "delete_volume.adopt",
+    "expand_volume.adopt.open",
+    "expand_volume.adopt",
     "purge_volume.adopt.open",
     "purge_volume.adopt",
     "recovery.tombstone",

@@ -13,10 +13,10 @@ from typing import Any
 
 from csi import handles
 from csi.clusters import ClusterConfig
-from csi.commands import AccessMode, CreateVolume, DeleteVolume
+from csi.commands import AccessMode, CreateVolume, DeleteVolume, ExpandVolume
 from csi.memory_objects import pool_number
 from csi.memory_session import MemoryProcess, MemorySession
-from csi.operations import create_volume, delete_volume, purge_volume
+from csi.operations import create_volume, delete_volume, expand_volume, purge_volume
 from csi.parameters import ClassParameters
 from csi.session import DriverSession
 from executor import recovery
@@ -43,7 +43,12 @@ GIB = 1 << 30
 
 OPERATIONS: Mapping[tuple[str, int], Operation[DriverSession]] = {
     (operation.name, operation.version): operation
-    for operation in (create_volume.OPERATION, delete_volume.OPERATION, purge_volume.OPERATION)
+    for operation in (
+        create_volume.OPERATION,
+        delete_volume.OPERATION,
+        expand_volume.OPERATION,
+        purge_volume.OPERATION,
+    )
 }
 
 MOST_WAITS = 200
@@ -136,6 +141,14 @@ class Process:
         handle = handles.VolumeHandle(CLUSTER, pool_number(pool), uuid)
         wanted = DeleteVolume(handles.encode(handle), handle)
         return delete_volume.call(self.session, wanted, handle, self.world.config)
+
+    def expand(self, uuid: str, size_bytes: int, limit_bytes: int = 0) -> Object:
+        return self.run(self.expansion(uuid, size_bytes, limit_bytes))
+
+    def expansion(self, uuid: str, size_bytes: int, limit_bytes: int = 0) -> Change[DriverSession]:
+        handle = handles.VolumeHandle(CLUSTER, pool_number(RBD.pool), uuid)
+        wanted = ExpandVolume(handles.encode(handle), handle, size_bytes, limit_bytes)
+        return expand_volume.call(self.session, wanted, self.world.config)
 
     def run(self, request: Request[DriverSession], between: Callable[[str], None] | None = None) -> Object:
         """Run a request as the executor does.

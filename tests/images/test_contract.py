@@ -162,6 +162,27 @@ def test_a_whole_image_is_removed_with_its_data(rig: Rig) -> None:
     assert TrashEntry(image_id, name) not in rig.images.trash_entries()
 
 
+def test_an_image_becomes_larger_and_never_smaller(rig: Rig) -> None:
+    name = new_name()
+    image_id = make(rig, name)
+    rig.write(name, image_id, 0)
+    for wanted, found in ((128, 128), (128, 128), (96, 128), (192, 192)):
+        rig.images.expand(image_id, wanted * MIB)
+        assert rig.images.probe(name).size_bytes == found * MIB
+    assert rig.parts(name, image_id) == WHOLE
+    assert rig.images.is_allocated(name)
+    with pytest.raises(NotFoundError, match="1234"):
+        rig.images.expand("1234", 128 * MIB)
+
+
+def test_an_image_that_somebody_writes_to_becomes_larger(rig: Rig) -> None:
+    name = new_name()
+    image_id = make(rig, name)
+    with rig.opened(name, image_id):
+        rig.images.expand(image_id, 128 * MIB)
+        assert rig.images.probe(name).size_bytes == 128 * MIB
+
+
 def test_an_open_image_is_neither_removed_nor_trashed(rig: Rig) -> None:
     name = new_name()
     image_id = make(rig, name)

@@ -56,6 +56,9 @@ class MemoryBench:
     def read_only(self, target: MapTarget) -> MapTarget:
         return replace(target, read_only=True)
 
+    def resize(self, target: MapTarget, size_bytes: int) -> None:
+        """Nobody looks at the image's own size here."""
+
     def kill_daemon(self, volume: str) -> None:
         self.host.mappings[volume].daemon_alive = False
 
@@ -114,6 +117,14 @@ class HostBench:
 
     def read_only(self, target: MapTarget) -> MapTarget:
         return replace(target, read_only=True)
+
+    def resize(self, target: MapTarget, size_bytes: int) -> None:
+        with (
+            self.ceph.connect() as cluster,
+            cluster.open_ioctx(target.place.pool) as ioctx,
+            rbd.Image(ioctx, target.image_name) as image,
+        ):
+            image.resize(size_bytes)
 
     def daemons(self, volume: str) -> list[int]:
         folder = MapFolder(self.run_dir.resolve() / "maps" / volume)

@@ -12,7 +12,13 @@ import pytest
 
 from csi.node.mkfs_options import mkfs_options
 from csi.node.ports import Content, Detected, Device
-from executor.errors import InUseError, InvalidError, PermanentError, PreconditionError
+from executor.errors import (
+    InUseError,
+    InvalidError,
+    PermanentError,
+    PreconditionError,
+    UnavailableError,
+)
 
 if TYPE_CHECKING:
     from tests.node.conftest import Bench
@@ -129,6 +135,35 @@ class TestMapper:
         found = node.mapper.find(target.volume)
         assert found is not None
         assert found.read_only
+
+
+class TestExpansion:
+    def test_a_device_and_its_file_system_grow_while_mounted(self, node: Bench) -> None:
+        target = node.target(size_bytes=320 * MIB)
+        device = node.mapper.map(target, node.credentials)
+        node.file_systems.make(device.path, "xfs", mkfs_options("xfs", ""))
+        staging = str(node.kubelet / "staging")
+        node.mounts.mount(device.path, staging, "xfs", [])
+        assert node.file_systems.fills(device.path, staging, "xfs")
+
+        node.resize(target, 640 * MIB)
+        node.mapper.expand(target.volume, 640 * MIB)
+        assert node.mounts.device_size(device.path) == 640 * MIB
+        assert not node.file_systems.fills(device.path, staging, "xfs")
+        for _ in range(2):
+            node.file_systems.grow(device.path, staging, "xfs")
+            assert node.file_systems.fills(device.path, staging, "xfs")
+        assert node.mounts.usage(staging).total_bytes > 500 * MIB
+        node.mapper.expand(target.volume, 640 * MIB)
+        node.mounts.unmount(staging)
+
+    def test_what_is_not_mapped_does_not_grow(self, node: Bench) -> None:
+        with pytest.raises(UnavailableError, match="not mapped"):
+            node.mapper.expand(str(uuid.uuid4()), 640 * MIB)
+
+    def test_an_ext4_tells_whether_it_fills_its_device(self, node: Bench) -> None:
+        device, staging = staged(node)
+        assert node.file_systems.fills(device.path, staging, "ext4")
 
 
 class TestFileSystems:

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from csi.commands import AccessMode, Capability
-from csi.operations import publish_volume, stage_volume, unpublish_volume, unstage_volume
+from csi.operations import (
+    node_expand_volume,
+    publish_volume,
+    stage_volume,
+    unpublish_volume,
+    unstage_volume,
+)
 from executor.crashpoints import node_points
 from executor.errors import DeniedError, InvalidError, PermanentError, PreconditionError
 from tests.node_operations.nodes import BLOCK, OTHER_TARGET, Node, NodeWorld
@@ -16,6 +22,7 @@ POINTS: dict[str, list[str]] = {
     "publish": node_points(publish_volume.OPERATION),
     "unpublish": node_points(unpublish_volume.OPERATION),
     "unstage": node_points(unstage_volume.OPERATION),
+    "expand": node_points(node_expand_volume.OPERATION),
 }
 
 
@@ -35,6 +42,16 @@ def staged_block(world: NodeWorld) -> None:
 def published_block(world: NodeWorld) -> None:
     staged_block(world)
     world.node().publish(BLOCK)
+
+
+def expanded(world: NodeWorld) -> None:
+    staged(world)
+    world.expand_volume()
+
+
+def expanded_block(world: NodeWorld) -> None:
+    staged_block(world)
+    world.expand_volume()
 
 
 def refusing(beginning: str, error: PermanentError, before: Prepare = fresh) -> Prepare:
@@ -75,6 +92,8 @@ UNDISTURBED = (
     Play("publish of a block volume", staged_block, publish_block, stage_block),
     Play("unpublish", published, Node.unpublish, Node.stage),
     Play("unpublish of a block volume", published_block, Node.unpublish, stage_block),
+    Play("expand", expanded, Node.expand_here, Node.stage),
+    Play("expand of a block volume", expanded_block, Node.expand_here, stage_block),
     Play("unstage", staged, Node.unstage),
     Play("unstage of a block volume", staged_block, Node.unstage),
 )
@@ -112,6 +131,13 @@ FAILING = (
         fails="InvalidError",
     ),
     Play(
+        "expand whose file system cannot grow",
+        refusing("grow /dev/loop0", PreconditionError("it has to be checked first"), expanded),
+        Node.expand_here,
+        Node.stage,
+        fails="PreconditionError",
+    ),
+    Play(
         "publish that is refused half-way",
         refusing("bind /kubelet/pod-1: bind", PreconditionError("the kernel binds nothing here"), staged),
         Node.publish,
@@ -121,6 +147,14 @@ FAILING = (
 )
 
 HALF_DONE = (
+    *(
+        Play(
+            f"unstage after {point} was not reached",
+            interrupted(expanded, Node.expand_here, point),
+            Node.unstage,
+        )
+        for point in POINTS["expand"]
+    ),
     *(
         Play(f"unstage after {point} was not reached", interrupted(fresh, Node.stage, point), Node.unstage)
         for point in POINTS["stage"]

@@ -14,7 +14,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from csi import handles
-from csi.commands import AccessMode, Capability, PublishVolume, StageVolume, UnpublishVolume, UnstageVolume
+from csi.commands import (
+    AccessMode,
+    Capability,
+    NodeExpandVolume,
+    PublishVolume,
+    StageVolume,
+    UnpublishVolume,
+    UnstageVolume,
+)
 from csi.handles import VolumeHandle
 from csi.memory_session import MemoryProcess
 from csi.node.image_watcher import ImageWatcher
@@ -23,7 +31,13 @@ from csi.node.ports import Credentials, Detected, MapTarget
 from csi.node.session import HostParts, NodeSession
 from csi.node.spool_round import SpoolRound
 from csi.node.stage_keys import StageKeys
-from csi.operations import publish_volume, stage_volume, unpublish_volume, unstage_volume
+from csi.operations import (
+    node_expand_volume,
+    publish_volume,
+    stage_volume,
+    unpublish_volume,
+    unstage_volume,
+)
 from executor.effects import Routine
 from executor.errors import PermanentError, PreconditionError
 from executor.model import Object, Operation
@@ -32,7 +46,7 @@ from omap import names
 from omap.faults import Call, CallKind, Crash, Decision, Fault, Faults, NoFaults
 from omap.memory import MemoryStore
 from omap.store import Place
-from tests.executor.world import CLUSTER, OPERATIONS, RBD, Process, World, command
+from tests.executor.world import CLUSTER, GIB, OPERATIONS, RBD, Process, World, command
 
 STAGING = "/kubelet/staging"
 TARGET = "/kubelet/pod-1"
@@ -45,6 +59,7 @@ NODE_OPERATIONS: Mapping[tuple[str, int], Operation[NodeSession]] = {
         unstage_volume.OPERATION,
         publish_volume.OPERATION,
         unpublish_volume.OPERATION,
+        node_expand_volume.OPERATION,
     )
 }
 
@@ -182,6 +197,11 @@ class Node(Process):
         wanted = UnpublishVolume(handles.encode(handle), handle, target)
         return self.run_on_node(unpublish_volume.call(self.session_for(handle), wanted, self.place))
 
+    def expand_here(self, size_bytes: int = 2 * GIB, path: str = STAGING) -> Object:
+        handle = self.nodes.handle
+        wanted = NodeExpandVolume(handles.encode(handle), handle, path, size_bytes)
+        return self.run_on_node(node_expand_volume.call(self.session_for(handle), wanted, self.place))
+
     def tell(self) -> None:
         """One round of the spool."""
         spool = SpoolRound(
@@ -246,6 +266,12 @@ class NodeWorld(World):
         controller.flush()
         self.handle = VolumeHandle(CLUSTER, controller.session.pool_id(RBD.pool), str(made["uuid"]))
         return self
+
+    def expand_volume(self, size_bytes: int = 2 * GIB) -> None:
+        """Make the image larger; no node has noticed yet."""
+        controller = self.process("controller")
+        controller.expand(self.handle.uuid, size_bytes)
+        controller.flush()
 
     def delete_volume(self) -> None:
         controller = self.process("controller")

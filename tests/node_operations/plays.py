@@ -162,7 +162,13 @@ def summary(world: NodeWorld) -> dict[str, Any]:
         name: {
             "mounts": sorted((dataclasses.astuple(mount) for mount in host.mounts), key=str),
             "mappings": {
-                volume: (each.target.image_name, each.path, each.daemon_alive)
+                volume: (
+                    each.target.image_name,
+                    each.path,
+                    each.daemon_alive,
+                    each.target.size_bytes,
+                    host.disks.filled(each.target),
+                )
                 for volume, each in host.mappings.items()
             },
             "folders": sorted(host.folders),
@@ -208,7 +214,7 @@ def histories(world: NodeWorld) -> list[list[str]]:
     ]
 
 
-VARYING = {"boot", "was_mapped", "was_mounted", "was_bound", "has_remains", "format"}
+VARYING = {"boot", "was_mapped", "was_mounted", "was_bound", "has_remains", "format", "size_bytes"}
 """Data that tell how it went, not how things are."""
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from csi.operations import publish_volume, stage_volume
+from csi.operations import node_expand_volume, publish_volume, stage_volume
 from executor.crashpoints import node_undo_points
 from omap.faults import Call, CallKind, Decision, Fault
 from tests.node_operations.catalogue import ALL, FAILING, HALF_DONE, POINTS, UNDISTURBED
@@ -27,12 +27,14 @@ RESUMING = {
     "publish_volume.local.release",
     "unpublish_volume.local.release",
     "unstage_volume.local.release",
+    "node_expand_volume.local.release",
 }
 """What only a disturbed operation does."""
 
 UNDONE = {
     *node_undo_points(stage_volume.OPERATION, facts=("format",)),
     *node_undo_points(publish_volume.OPERATION),
+    *node_undo_points(node_expand_volume.OPERATION),
 }
 
 
