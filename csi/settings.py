@@ -32,7 +32,9 @@ class Settings:
 
     Times are seconds.  `keys` holds the driver's own identities, one folder a cluster; `run_dir` must not
     outlive a reboot of the host (a tmpfs), `state_dir` must outlive the process.  `workers` is how many
-    operations run at a time for one cluster, `max_calls` how many calls may wait for one.
+    operations run at a time for one cluster, `max_calls` how many calls may wait for one.  With
+    `registration_dir` the node plugin makes itself known to kubelet there; `health_address` is where
+    `/healthz` is answered.
     """
 
     socket: pathlib.Path
@@ -52,6 +54,8 @@ class Settings:
     connect_timeout: float = DEFAULT_CONNECT_TIMEOUT
     workers: int = DEFAULT_WORKERS
     max_calls: int = DEFAULT_MAX_CALLS
+    registration_dir: pathlib.Path | None = None
+    health_address: tuple[str, int] | None = None
 
     def __post_init__(self) -> None:
         if not (self.controller or self.node):
@@ -64,6 +68,8 @@ class Settings:
         if self.log_level not in LEVELS:
             raise SettingsError(f"--log-level is {self.log_level!r}; known are: {', '.join(LEVELS)}")
         self._check_node_id()
+        if self.registration_dir is not None and not self.node:
+            raise SettingsError("--registration-dir is for a node plugin: give --node too")
         self._check_folders()
         self._check_numbers()
 
@@ -88,6 +94,7 @@ class Settings:
             "--state-dir": self.state_dir,
             "--kubelet-dir": self.kubelet_dir,
             "--keys": self.keys,
+            "--registration-dir": self.registration_dir,
         }
         for flag, folder in folders.items():
             if folder is not None and not folder.is_absolute():

@@ -13,6 +13,7 @@ from executor.context import Periods
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|)")
 _UNIT_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PREFIX = "unix://"
+_MAX_PORT = 65535
 _MAX_SOCKET_BYTES = 107
 """The kernel's limit for the path of a socket."""
 
@@ -58,6 +59,8 @@ def to_settings(arguments: argparse.Namespace) -> Settings:
         connect_timeout=arguments.connect_timeout,
         workers=arguments.workers,
         max_calls=arguments.max_calls,
+        registration_dir=arguments.registration_dir,
+        health_address=arguments.health_address,
     )
 
 
@@ -67,6 +70,17 @@ def duration(text: str) -> float:
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no duration such as 30s, 5m, 2h or 90 (seconds)")
     return float(match[1]) * _UNIT_SECONDS[match[2]]
+
+
+def address(text: str) -> tuple[str, int]:
+    """Host and port from `127.0.0.1:9808`, `[::1]:9808` or `:9808`, which is any address.
+
+    Raises ArgumentTypeError.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > _MAX_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form HOST:PORT")
+    return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)  # noqa: S104  as asked for
 
 
 def endpoint(text: str) -> pathlib.Path:
@@ -105,6 +119,12 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
         "--state-dir", type=path, metavar="DIR", help="lock and node journal (/var/lib/<driver name>)"
     )
     serve.add_argument("--kubelet-dir", type=path, default=settings.DEFAULT_KUBELET_DIR, metavar="DIR")
+    serve.add_argument(
+        "--registration-dir", type=path, metavar="DIR", help="kubelet's plugins_registry: register there"
+    )
+    serve.add_argument(
+        "--health-address", type=address, metavar="HOST:PORT", help="where /healthz is answered over HTTP"
+    )
     serve.add_argument("--log-file", type=path, metavar="FILE", help="instead of standard error")
     serve.add_argument("--log-level", default="info", metavar="LEVEL")
     for flag, seconds, text in (

@@ -13,6 +13,7 @@ from structlog.typing import FilteringBoundLogger
 
 from csi import logs
 from csi.admission import Admission
+from csi.health import HealthEndpoint
 from csi.interceptors import Calls
 from csi.metrics import Metrics
 from csi.server import Server, StopSignal
@@ -21,8 +22,9 @@ from csi.services.identity import Identity
 from csi.services.node import Node
 from csi.services.operations import Operations
 from csi.services.ports import Driver
+from csi.services.registration import THREADS, Registration, socket_path
 from csi.settings import Settings, SettingsError
-from proto import csi_pb2_grpc, waymark_pb2_grpc
+from proto import csi_pb2_grpc, pluginregistration_pb2_grpc, waymark_pb2_grpc
 
 OpenDriver = Callable[[Settings, FilteringBoundLogger], Driver]
 
@@ -42,14 +44,48 @@ def serve(settings: Settings, open_driver: OpenDriver) -> None:
     server = Server(
         settings.socket, admission.threads, [calls], lambda server: _register(server, settings, driver)
     )
+    health = _health(settings)
     server.start()
+    registrar = _registrar(settings, log)
     # After the socket serves: an outage must not keep probes without an answer.
     driver.start()
     log.info("serving", socket=str(settings.socket), driver=settings.driver_name)
     stop.wait()
     log.info("stopping")
+    if registrar is not None:
+        registrar.stop(lambda: None)
     server.stop(driver.close)
+    if health is not None:
+        health.close()
     log.info("stopped")
+
+
+def _health(settings: Settings) -> HealthEndpoint | None:
+    """`/healthz`, which answers from now on."""
+    if settings.health_address is None:
+        return None
+    host, port = settings.health_address
+    try:
+        health = HealthEndpoint(settings.health_address, settings.socket)
+    except OSError as error:
+        raise SettingsError(f"--health-address {host}:{port} cannot be had: {error.strerror}") from error
+    health.start()
+    return health
+
+
+def _registrar(settings: Settings, log: FilteringBoundLogger) -> Server | None:
+    """The socket on which kubelet asks who this is; only once the driver itself serves."""
+    if settings.registration_dir is None:
+        return None
+    registration = Registration(settings.driver_name, settings.socket, log)
+    registrar = Server(
+        socket_path(settings.registration_dir, settings.driver_name),
+        THREADS,
+        [],
+        lambda server: pluginregistration_pb2_grpc.add_RegistrationServicer_to_server(registration, server),
+    )
+    registrar.start()
+    return registrar
 
 
 def _register(server: grpc.Server, settings: Settings, driver: Driver) -> None:
