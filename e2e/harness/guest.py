@@ -16,13 +16,14 @@ import sys
 import time
 from collections.abc import Sequence
 
-from e2e.harness import network
+from e2e.harness import network, processes
 from e2e.harness.network import Network
 
 _FILES = pathlib.Path(__file__).with_name("guest_files")
 _KERNEL = "linux.uml"
 _UP_SECONDS = 60.0
 _STOP_SECONDS = 20.0
+_KILL_SECONDS = 10.0
 
 
 class GuestError(Exception):
@@ -42,8 +43,13 @@ class Guest:
         disk: str = "",
         memory: str = "2G",
         name: str = "node-1",
+        tmpfs: str = "1G",
+        startup: pathlib.Path | None = None,
     ) -> None:
-        """`disk` is a file, or `COPY_ON_WRITE:BASE`, that becomes `/dev/ubda`."""
+        """`disk` is a file, or `COPY_ON_WRITE:BASE`, that becomes `/dev/ubda`.
+
+        `startup` is a program of a share that runs from each start on.
+        """
         self.folder = folder
         self.address = network.address(number)
         self.name = name
@@ -52,10 +58,17 @@ class Guest:
         self._shares = tuple(shares)
         self._disk = disk
         self._memory = memory
+        self._tmpfs = tmpfs
+        self._startup = startup
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Boot; returns when the guest takes commands.  Raises GuestError."""
+        self.boot()
+        self.await_up()
+
+    def boot(self) -> None:
+        """Begin to boot.  Raises GuestError."""
         kernel = shutil.which(_KERNEL)
         if kernel is None:
             raise GuestError(f"{_KERNEL} is not installed; e2e/setup installs the package user-mode-linux")
@@ -66,9 +79,10 @@ class Guest:
             "G_SHARES": ":".join(map(str, self._shares)),
             "G_MODULES": f"/usr/lib/uml/modules/{version.strip()}",
             "G_ADDRESS": self.address,
-            "G_TMPFS": "1G",
+            "G_TMPFS": self._tmpfs,
             "G_NAME": self.name,
             "G_AGENT": str(_FILES / "agent.py"),
+            **({"G_RC": str(self._startup)} if self._startup else {}),
         }
         command = [
             kernel,
@@ -90,7 +104,7 @@ class Guest:
                 env={**os.environ, "LD_PRELOAD": str(self._preloaded())},
                 start_new_session=True,
             )
-        self._await_up(self._process)
+        self._pid_file.write_text(f"{self._process.pid}\n")
 
     def command(self, argv: Sequence[str]) -> list[str]:
         """What runs a command in the guest, for whoever starts processes here; streams and exit code pass."""
@@ -109,18 +123,25 @@ class Guest:
     @property
     def runs(self) -> bool:
         """Whether the guest is up, as far as its process tells."""
-        return self._process is not None and self._process.poll() is None
+        return self._pid() is not None
 
     def kill(self) -> None:
-        """Cut the power."""
-        if self._process is not None:
-            self._end(self._process)
-            self._process = None
+        """Cut the power, with the helpers of the guest's process, which outlive it and keep the tap busy."""
+        pid = self._pid()
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+            if self._process is not None:
+                self._process.wait()
+            processes.await_end(pid, _KILL_SECONDS)
+        self._process = None
+        self._pid_file.unlink(missing_ok=True)
         self._network.remove_tap(self._tap)
 
     def stop(self) -> None:
         """Write everything back and power off; a guest that does not within its time is killed."""
-        if self._process is not None and self.runs:
+        pid = self._pid()
+        if pid is not None:
             words = ["sh", "-c", "sync; echo o >/proc/sysrq-trigger"]
             try:
                 subprocess.run(
@@ -130,7 +151,7 @@ class Guest:
                     timeout=_STOP_SECONDS,
                     check=False,
                 )
-                self._process.wait(_STOP_SECONDS)
+                processes.await_end(pid, _STOP_SECONDS)
             except subprocess.TimeoutExpired:
                 print(f"guest {self.name} does not power off and is killed", file=sys.stderr)
         self.kill()
@@ -139,9 +160,23 @@ class Guest:
     def _console(self) -> pathlib.Path:
         return self.folder / "console.log"
 
-    def _await_up(self, process: subprocess.Popen[bytes]) -> None:
+    @property
+    def _pid_file(self) -> pathlib.Path:
+        return self.folder / "pid"
+
+    def _pid(self) -> int | None:
+        """The guest's process, started by this program or by an earlier one, if it runs."""
+        try:
+            pid = int(self._pid_file.read_text())
+            words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except (OSError, ValueError):
+            return None
+        return pid if f"uml_dir={self.folder}".encode() in words and processes.alive(pid) else None
+
+    def await_up(self) -> None:
+        """Wait until the guest takes commands.  Raises GuestError."""
         deadline = time.monotonic() + _UP_SECONDS
-        while time.monotonic() < deadline and process.poll() is None:
+        while time.monotonic() < deadline and self.runs:
             said = self._console.read_bytes()
             if b"GUEST-FAILED" in said:
                 break
@@ -164,9 +199,3 @@ class Guest:
             source = str(_FILES / "xsave.c")
             subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", str(library), source], check=True)
         return library
-
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
-        """Kill the guest's process with its helpers, which outlive it and would keep the tap busy."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()

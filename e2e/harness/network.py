@@ -51,6 +51,10 @@ class Network:
         finally:
             os.close(descriptor)
 
+    def add_address(self, address: str) -> None:
+        """Give this host's side one more address."""
+        self._inside("addr", "add", address, "dev", BRIDGE)
+
     def add_tap(self, tap: str) -> None:
         """Make a guest's end of a wire to the bridge."""
         self._inside("tuntap", "add", "dev", tap, "mode", "tap")

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Process 1 of a guest: a tmpfs over the host's /, which stays as it is; the shared folders; network; the agent.
-# Its settings are on the kernel's command line: G_SHARES (a:b), G_MODULES, G_ADDRESS, G_TMPFS, G_NAME, G_AGENT.
+# Its settings are on the kernel's command line: G_SHARES (a:b), G_MODULES, G_ADDRESS, G_TMPFS, G_NAME, G_AGENT and, if
+# something is to run from the start, G_RC.
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
 mount -t proc proc /proc
 eval "$(tr ' ' '\n' </proc/cmdline | grep '^G_')"
@@ -38,5 +39,6 @@ if ! { ip addr add "$G_ADDRESS" dev vec0 && ip link set vec0 up; }; then
   echo GUEST-FAILED
   echo o >/proc/sysrq-trigger
 fi
+[ -z "${G_RC:-}" ] || setsid "$G_RC" >>"$G_RC.log" 2>&1 </dev/null &
 echo GUEST-UP
 exec /usr/bin/python3 -S "$G_AGENT" "${G_ADDRESS%/*}"
