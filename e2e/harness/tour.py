@@ -25,6 +25,7 @@ from e2e.harness.client import code_of, details_of, retried
 from e2e.harness.temporary import folder_for
 from e2e.harness.testbed import ROOT, Testbed, TestbedError
 from e2e.harness.volumes import Claim
+from e2e.kubernetes import tour as kubernetes_tour
 from proto import csi_pb2
 
 CRASH_VARIABLE = "WAYMARK_CRASH_AT"
@@ -213,7 +214,13 @@ def main() -> int:
     """Take the tour in a temporary folder; returns the exit status."""
     parser = argparse.ArgumentParser(prog="e2e/try", description=(__doc__ or "").partition("\n")[0])
     in_guest.add_option(parser)
-    if parser.parse_args().node == "guest":
+    parser.add_argument(
+        "--kubernetes", action="store_true", help="show a volume in a real Kubernetes, through kubectl alone"
+    )
+    asked = parser.parse_args()
+    if asked.kubernetes:
+        return kubernetes_tour.main()
+    if asked.node == "guest":
         return in_guest.run_again("try", [])
     try:
         with folder_for("try") as testbed:

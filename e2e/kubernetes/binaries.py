@@ -14,6 +14,9 @@ SIDECARS = {
     "csi-attacher": "github.com/kubernetes-csi/external-attacher/v4",
     "csi-resizer": "github.com/kubernetes-csi/external-resizer/v2",
 }
+_GO = str(SOURCES.parents[1] / ".venv/go")
+"""The toolchain that `e2e/setup` found or installed."""
+
 _NO_DEBUG = "-gcflags=all=-dwarf=false"
 """Debug information would take a tenth of the time and a sixth of the cache."""
 
@@ -61,6 +64,11 @@ def _fingerprint() -> str:
 def _go(*words: str) -> str:
     environment = {"CGO_ENABLED": "0", "GOGC": "400", **os.environ}
     done = subprocess.run(
-        ["go", *words], cwd=SOURCES, env=environment, stdout=subprocess.PIPE, text=True, check=True
+        [_GO if pathlib.Path(_GO).exists() else "go", *words],
+        cwd=SOURCES,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
     )
     return done.stdout

@@ -1,4 +1,4 @@
-"""A cluster in one folder: a micro Ceph, a control plane of processes, nodes that are guests, the driver's pods.
+"""A cluster in one folder: a micro Ceph, a control plane of processes, guests as nodes, the driver's pods.
 
 All is in a network namespace of its own.  There is no kube-proxy: the API server listens on the address of
 the `kubernetes` service itself, and only pods in their host's network reach it.
@@ -32,6 +32,7 @@ _ETCD, _ETCD_PEER = "http://127.0.0.1:12379", "http://127.0.0.1:12380"
 _READY_SECONDS = 120.0
 _WATCH_SECONDS = 10
 NAMESPACE = "waymark"
+KEYS_NAME = "waymark-keys"
 SECRET_NAME = "csi-rbd-secret"  # noqa: S105  a name
 
 
@@ -85,8 +86,9 @@ class Cluster:
 
     def install(self) -> None:
         """Apply the YAML that is shipped and what names this Ceph; returns once the driver is everywhere."""
-        self.kubectl("apply", "--server-side", "-k", str(ROOT / "deploy/overlays/lab"))
         entry = [{"clusterID": CLUSTER_ID, "monitors": [self.ceph.monitors]}]
+        identity = json.loads(self.ceph.secrets_file.read_text())
+        self.kubectl("apply", "--server-side", "-k", str(ROOT / "deploy/overlays/lab"))
         self.apply(
             {
                 "apiVersion": "v1",
@@ -94,12 +96,15 @@ class Cluster:
                 "metadata": {"name": "ceph-csi-config", "namespace": NAMESPACE},
                 "data": {"config.json": json.dumps(entry)},
             },
-            {
-                "apiVersion": "v1",
-                "kind": "Secret",
-                "metadata": {"name": SECRET_NAME, "namespace": "default"},
-                "stringData": json.loads(self.ceph.secrets_file.read_text()),
-            },
+            *(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Secret",
+                    "metadata": {"name": name, "namespace": namespace},
+                    "stringData": identity,
+                }
+                for name, namespace in ((SECRET_NAME, "default"), (KEYS_NAME, NAMESPACE))
+            ),
         )
         self.kubectl("apply", "--server-side", "-f", str(ROOT / "deploy/examples/storageclass.yaml"))
         self.wait_for_driver()
@@ -148,6 +153,9 @@ class Cluster:
 
     def down(self) -> None:
         """End all and remove the folder, whatever of it is there."""
+        if self._kept.exists():
+            for node in self.nodes:
+                node.guest.kill()
         mine = [process.pid for process in processes.of_folder(self.folder)]
         for pid in mine:
             try:
@@ -155,9 +163,8 @@ class Cluster:
             except ProcessLookupError:
                 continue
         processes.end(mine, patience_seconds=0.0)
-        # The helpers of a guest's process cleaned their environment; they are in its group.
-        for node in range(1, NODES + 1):
-            self.network.remove_tap(f"tap{node}")
+        for number in range(1, NODES + 1):
+            self.network.remove_tap(f"tap{number}")
         self.network.remove()
         shutil.rmtree(self.folder, ignore_errors=True)
 
