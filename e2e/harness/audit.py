@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import rados
 
-from e2e.harness import audit_model, cluster_contents, host_contents
+from e2e.harness import audit_model, cluster_contents
 from e2e.harness.audit_model import Facts
 from e2e.harness.ceph import CephError
 from e2e.harness.testbed import NODE_ID, Testbed
@@ -61,11 +61,12 @@ def take(testbed: Testbed, handles: Iterable[str] | None = None) -> Audit:
     contents = cluster_contents.read(testbed.ceph)
     found, expected = audit_model.found_facts(contents), audit_model.expected_facts(contents, handles)
     staged = audit_model.staged(contents, NODE_ID)
-    found["devices"] = set(host_contents.devices(testbed.folder))
+    held = testbed.held_by_node()
+    found["devices"] = set(held.devices)
     expected["devices"] = audit_model.expected_devices(contents, NODE_ID)
-    found["mounts"] = _mount_lines(host_contents.mounts(testbed.folder))
+    found["mounts"] = _mount_lines(held.mounts)
     expected["mounts"] = _mount_lines(audit_model.expected_mounts(contents, NODE_ID))
-    found["stage keys"] = set(host_contents.stage_keys(testbed.folder))
+    found["stage keys"] = set(held.stage_keys)
     expected["stage keys"] = staged
     return Audit(expected, found)
 

@@ -1,13 +1,45 @@
-"""What one host holds of a test bed's volumes: mapper daemons, loops, krbd maps, mounts, kept keys."""
+"""What one host holds of a test bed's volumes: mapper daemons, loops, krbd maps, mounts, kept keys.
+
+As a program it prints that of the host it runs on as JSON, for a bed whose node is another one.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import pathlib
+import sys
 from collections.abc import Iterator
+from typing import Self
 
 from e2e.harness import kernel, processes
 
 _MAPPER = "qemu-storage-daemon"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HostContents:
+    """`devices` are parts of mapped images, a line each; `mounts` are (volume, path)."""
+
+    devices: frozenset[str]
+    mounts: frozenset[tuple[str, str]]
+    stage_keys: frozenset[str]
+
+    @classmethod
+    def of_this_host(cls, folder: pathlib.Path) -> Self:
+        """What this host holds of the test bed in `folder`."""
+        return cls(frozenset(devices(folder)), frozenset(mounts(folder)), frozenset(stage_keys(folder)))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """What another host printed."""
+        told = json.loads(text)
+        found = frozenset((str(volume), str(path)) for volume, path in told["mounts"])
+        return cls(frozenset(told["devices"]), found, frozenset(told["stage_keys"]))
+
+    def to_json(self) -> str:
+        """For `from_json`."""
+        return json.dumps({name: sorted(lines) for name, lines in dataclasses.asdict(self).items()})
 
 
 def devices(folder: pathlib.Path) -> Iterator[str]:
@@ -47,3 +79,7 @@ def stage_keys(folder: pathlib.Path) -> Iterator[str]:
     """Yield the name of every file in which a stage's secret is kept."""
     for path in (folder / "run" / "keys").glob("*"):
         yield path.name
+
+
+if __name__ == "__main__":
+    print(HostContents.of_this_host(pathlib.Path(sys.argv[1])).to_json())

@@ -30,9 +30,16 @@ def temporary_testbed(purpose: str, layout: Layout | None = None) -> Iterator[Te
 def folder_for(purpose: str) -> Iterator[Testbed]:
     """Yield a test bed that is not up yet, and take it down at the end."""
     testbed = Testbed(pathlib.Path(tempfile.mkdtemp(prefix=f"waymark-{purpose}-")))
+    with taken_down(testbed):
+        yield testbed
+
+
+@contextlib.contextmanager
+def taken_down(testbed: Testbed) -> Iterator[None]:
+    """Take a test bed down at the end of the block, and remove its folder."""
     with interrupts_clean_up():
         try:
-            yield testbed
+            yield
         except Exception:
             _show_logs(testbed)
             raise

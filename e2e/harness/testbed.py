@@ -27,6 +27,7 @@ from e2e.harness import ceph_keys, processes
 from e2e.harness.ceph import MicroCeph, SharedCeph
 from e2e.harness.ceph_conf import Settings
 from e2e.harness.client import Client
+from e2e.harness.host_contents import HostContents
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DRIVER = "rbd.csi.waymark.dev"
@@ -146,11 +147,25 @@ class Testbed:
             words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except (OSError, ValueError):
             return None
-        return pid if f"unix://{self.socket(name)}".encode() in words and processes.alive(pid) else None
+        return pid if f"unix://{self.endpoint(name)}".encode() in words and processes.alive(pid) else None
 
     def socket(self, name: str) -> pathlib.Path:
         """Path of a plugin's socket."""
         return self.folder / f"{name}.socket"
+
+    def endpoint(self, name: str) -> pathlib.Path:
+        """Path of the socket where a plugin itself makes it."""
+        return self.socket(name)
+
+    def on_node(self, *command: str) -> str:
+        """Run a command on the node and return its output.  Raises CalledProcessError."""
+        return subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True
+        ).stdout
+
+    def held_by_node(self) -> HostContents:
+        """What the node holds of volumes."""
+        return HostContents.of_this_host(self.folder)
 
     def client(self, name: str = "controller") -> Client:
         """Return clients of a plugin's socket."""
@@ -247,7 +262,7 @@ class Testbed:
         state = self.folder / "state" / name
         state.mkdir(parents=True, exist_ok=True)
         flags = {
-            "--endpoint": f"unix://{self.socket(name)}",
+            "--endpoint": f"unix://{self.endpoint(name)}",
             "--node-id": NODE_ID if name == "node" else name,
             "--config": self.config_file,
             "--keys": self.folder / "keys",

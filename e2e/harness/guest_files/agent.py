@@ -3,8 +3,9 @@
     agent.py ADDRESS                      serve, in the guest, as process 1
     agent.py ADDRESS COMMAND [ARG ...]    run a command there, from the host; streams and exit code pass
 
-Frames both ways: a letter, a length of four bytes, the content.  J is the job, I its input, O and E its
-output, X its exit code.  A job whose caller goes away is killed with its process group.
+Frames both ways: a letter, a length of four bytes, the content.  J is the job, I its input, S a signal to it,
+O and E its output, X its exit code.  A job whose caller goes away is killed with its process group.  SIGTERM
+to the caller reaches the job.
 """
 
 from __future__ import annotations
@@ -105,8 +106,10 @@ def _feed(connection: socket.socket, process: subprocess.Popen[bytes]) -> None:
     assert process.stdin is not None
     try:
         while True:
-            _, content = _get(connection)
-            if content:
+            kind, content = _get(connection)
+            if kind == b"S":
+                process.send_signal(int(content))
+            elif content:
                 process.stdin.write(content)
                 process.stdin.flush()
             else:
@@ -140,7 +143,14 @@ def run(address: str, argv: list[str]) -> int:
         for option, value in ((socket.TCP_KEEPIDLE, 2), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, 5)):
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
         _put(connection, b"J", json.dumps(job).encode())
-        threading.Thread(target=_send_input, args=(connection,), daemon=True).start()
+        sending = threading.RLock()
+
+        def pass_on(number: int, _frame: object) -> None:
+            with contextlib.suppress(OSError), sending:
+                _put(connection, b"S", str(number).encode())
+
+        signal.signal(signal.SIGTERM, pass_on)
+        threading.Thread(target=_send_input, args=(connection, sending), daemon=True).start()
         while True:
             kind, content = _get(connection)
             if kind == b"X":
@@ -153,11 +163,14 @@ def run(address: str, argv: list[str]) -> int:
         return LOST
 
 
-def _send_input(connection: socket.socket) -> None:
+def _send_input(connection: socket.socket, sending: threading.RLock) -> None:
     with contextlib.suppress(OSError):
-        while content := os.read(0, 65536):
-            _put(connection, b"I", content)
-        _put(connection, b"I")
+        more = True
+        while more:
+            content = os.read(0, 65536)
+            more = bool(content)
+            with sending:
+                _put(connection, b"I", content)
 
 
 if __name__ == "__main__":
