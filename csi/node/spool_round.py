@@ -81,8 +81,15 @@ class SpoolRound:
         return session.store(Place(handle.cluster_id, pool, self.namespace_of(handle.cluster_id)))
 
     def _forget(self, uuid: str) -> Routine[None]:
-        """Under the volume's key, so that no stage that begins meanwhile loses what it has just kept."""
-        running = self._admitted(uuid)
+        """Under the volume's key, so that no stage that begins meanwhile loses what it has just kept.
+
+        The key of a volume in use is not even asked for: whoever comes in that moment would have to come again.
+        """
+        try:
+            kept = yield from self._kept(uuid)
+        except ObjectMissingError:
+            return
+        running = self._admitted(uuid) if kept.is_over else None
         if running is None:
             return
         try:

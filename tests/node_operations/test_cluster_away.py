@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from executor.errors import InUseError, UnavailableError
+from executor.keys import Keys, subject_key
 from executor.node_marks import head_of
 from omap import names
 from omap.faults import ApplyLate, Call, CallKind, Decision, Fault
@@ -183,4 +184,37 @@ def test_who_is_fenced_tells_nothing_and_leaves_the_rest_to_the_next(world: Node
         node.stage()
     node = world.node()
     node.stage()
+    clear_away(world, node)
+
+
+class Watched:
+    """Disturbs nothing, and notes during which calls the volume's key was held."""
+
+    def __init__(self, world: NodeWorld) -> None:
+        self.held: list[str] = []
+        self._key = subject_key(world.handle.uuid)
+        self.keys: Keys | None = None
+
+    def decide(self, call: Call) -> Decision:
+        if self.keys is not None and self.keys.holder_of(self._key) is not None:
+            self.held.append(call.name)
+        return Fault.NONE
+
+
+def test_telling_holds_nobody_up_who_uses_the_volume(world: NodeWorld) -> None:
+    """While a pod still has the volume, whoever takes it away need not come twice."""
+    watched = Watched(world)
+    node = world.node(faults=watched)
+    node.stage()
+    node.publish()
+    watched.keys = node.context.keys
+    node.tell()
+    assert watched.held == []
+    watched.keys = None
+    node.unpublish()
+    node.unstage()
+    watched.keys = node.context.keys
+    node.tell()
+    assert f"{KEYS}forget" in watched.held
+    watched.keys = None
     clear_away(world, node)
