@@ -26,8 +26,11 @@ from e2e.harness.interrupts import interrupts_clean_up
 from e2e.harness.network import Network
 from e2e.harness.testbed import MOUNTER, ROOT, SHARED_CEPH
 
-WATCH_SECONDS = 5
-"""The power of guests is cut here, and their watches should not hold up what comes after for long."""
+WATCH_SECONDS = 10
+"""The power of guests is cut here, and their watches should not hold up what comes after for long.
+
+The kernel's client tells of itself every 5 seconds: with fewer here, the watches of the living would end too.
+"""
 
 
 @contextlib.contextmanager
