@@ -83,7 +83,7 @@ class SpoolRound:
     def _forget(self, uuid: str) -> Routine[None]:
         """Under the volume's key, so that no stage that begins meanwhile loses what it has just kept.
 
-        The key of a volume in use is not even asked for: whoever comes in that moment would have to come again.
+        The key of a volume in use is not even asked for: who comes in that moment would have to come again.
         """
         try:
             kept = yield from self._kept(uuid)
