@@ -19,6 +19,7 @@ from collections.abc import Callable
 from functools import partial
 
 from e2e.harness.interrupts import interrupts_clean_up
+from e2e.harness.testbed import ROOT
 from e2e.kubernetes.cluster import NAMESPACE, Cluster, ClusterError
 from e2e.kubernetes.workloads import Workloads
 
@@ -184,7 +185,34 @@ def api_server_away(cluster: Cluster) -> str:
     return "the pod went on, a new claim is bound"
 
 
+def overlays_accepted(cluster: Cluster) -> str:
+    """The API server would take everything that is shipped."""
+    cluster.kubectl("create", "namespace", "rook-ceph")
+    overlays = [ROOT / "deploy/base", *sorted((ROOT / "deploy/overlays").iterdir())]
+    for overlay in overlays:
+        cluster.kubectl("apply", "--server-side", "--dry-run=server", "--force-conflicts", "-k", str(overlay))
+    for example in sorted((ROOT / "deploy/examples").glob("*.yaml")):
+        cluster.kubectl("apply", "--server-side", "--dry-run=server", "--force-conflicts", "-f", str(example))
+    cluster.kubectl("delete", "namespace", "rook-ceph")
+    return f"{len(overlays)} sets of YAML and all examples"
+
+
+def block_volume(cluster: Cluster) -> str:
+    """The example of a raw device: a pod writes to it and reads it back."""
+    work = Workloads(cluster)
+    for name in ("block-pvc.yaml", "block-pod.yaml"):
+        cluster.kubectl("apply", "--server-side", "-f", str(ROOT / "deploy/examples" / name))
+    work.await_running(["waymark-block-pod"])
+    script = "echo raw | dd of=/dev/xvda conv=fsync 2>/dev/null && head -c 3 /dev/xvda"
+    found = cluster.kubectl("exec", "waymark-block-pod", "--", "sh", "-c", script)
+    if found != "raw":
+        raise ClusterError(f"the device reads {found!r}")
+    return "a pod wrote to the device"
+
+
 TESTS: tuple[Callable[[Cluster], str], ...] = (
+    overlays_accepted,
+    block_volume,
     many,
     controller_killed,
     controller_deleted,
