@@ -102,7 +102,8 @@ def _change(change: Change[S], subject: Subject[S]) -> Routine[Object]:
             raise PendingError(f"{record.request_name} ({subject.uuid}) is still being made; retry later")
         refuse_foreign(subject.context, record, transaction)
         ended = yield from _clear_the_way(change, subject, record, transaction)
-        if ended.operation == operation.name and ended.state is TransactionState.DONE:
+        is_asked = ended.operation == operation.name and change.is_same(dict(ended.request))
+        if is_asked and ended.state is TransactionState.DONE:
             return dict(ended.data)
 
 

@@ -24,6 +24,17 @@ def size(process: Process, uuid: str) -> int:
     return process.session.images(RBD).probe(f"csi-vol-{uuid}").size_bytes
 
 
+def stop_at(process: Process, uuid: str, point: str, size_bytes: int) -> None:
+    """The process ends before this change of an expansion."""
+
+    def die(reached: str) -> None:
+        if reached == point:
+            raise Crash(point)
+
+    with pytest.raises(Crash):
+        process.run(process.expansion(uuid, size_bytes), die)
+
+
 def test_a_volume_is_expanded_once_and_never_becomes_smaller() -> None:
     _, process, uuid = made()
     assert expand_volume.size_of(process.expand(uuid, 3 * GIB)) == 3 * GIB
@@ -32,6 +43,25 @@ def test_a_volume_is_expanded_once_and_never_becomes_smaller() -> None:
     assert expand_volume.size_of(process.expand(uuid, 2 * GIB)) == 3 * GIB
     assert len(process.points) == points
     assert size(process, uuid) == 3 * GIB
+
+
+@pytest.mark.parametrize("point", ["expand_volume.resize.apply", "expand_volume.commit"])
+def test_a_larger_wish_that_meets_an_unfinished_expansion_gets_all_it_asks_for(point: str) -> None:
+    world, process, uuid = made()
+    stop_at(process, uuid, point, 2 * GIB)
+    again = world.process()
+    assert expand_volume.size_of(again.expand(uuid, 3 * GIB)) == 3 * GIB
+    assert size(again, uuid) == 3 * GIB
+    assert expand_volume.size_of(records(world)[RBD, uuid].head_data) == 3 * GIB
+
+
+@pytest.mark.parametrize("point", ["expand_volume.resize.apply", "expand_volume.commit"])
+def test_a_smaller_wish_that_meets_an_unfinished_expansion_is_told_what_that_made(point: str) -> None:
+    world, process, uuid = made()
+    stop_at(process, uuid, point, 3 * GIB)
+    again = world.process()
+    assert expand_volume.size_of(again.expand(uuid, 2 * GIB)) == 3 * GIB
+    assert size(again, uuid) == 3 * GIB
 
 
 def test_a_limit_below_what_the_volume_has_is_out_of_range() -> None:
