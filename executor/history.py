@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from executor.model import Object, Transaction, TransactionState
+from executor.model import Object, SubjectState, Transaction, TransactionState
 from omap import names
 from omap.codec import JSON, decode_object, encode
 
@@ -72,9 +72,8 @@ def tombstone(request_name: str, writer: str, expiry: float, transactions: Itera
     ordered = sorted(transactions, key=lambda entry: (entry.transaction.begun, entry.transaction.seq))
     for entry in reversed(ordered):
         transaction = entry.transaction
-        size = transaction.data.get("size_bytes")
-        if transaction.state is TransactionState.DONE and transaction.after and not entry.node:
-            points.insert(0, [transaction.ended, size if transaction.after == "live" else 0])
+        if transaction.state is TransactionState.DONE and not entry.node:
+            points.insert(0, [transaction.ended, _size_after(transaction)])
         row: JSON = {**transaction.to_json(), "request": {}, "data": {}, "node": entry.node}
         used += len(encode(row)) + 1
         if used <= TOMBSTONE_BYTES:
@@ -82,6 +81,12 @@ def tombstone(request_name: str, writer: str, expiry: float, transactions: Itera
     return encode(
         {"name": request_name, "writer": writer, "expiry": expiry, "transactions": kept, "points": points}
     )
+
+
+def _size_after(transaction: Transaction) -> JSON:
+    """How many bytes the subject had from then on; one that left its name counts as nothing."""
+    has_size = transaction.after in ("", SubjectState.LIVE.value)
+    return transaction.data.get("size_bytes") if has_size else 0
 
 
 def of_tombstone(uuid: str, value: bytes) -> History:

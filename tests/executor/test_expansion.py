@@ -6,8 +6,10 @@ import pytest
 
 from csi.operations import expand_volume
 from executor.errors import NotFoundError, OutOfRangeError, PendingError
+from omap import names
+from omap.codec import decode_object
 from omap.faults import Crash
-from tests.executor.audit import records
+from tests.executor.audit import records, shards
 from tests.executor.scenarios import uuid_of
 from tests.executor.world import GIB, RBD, Process, World
 
@@ -77,6 +79,18 @@ def test_more_objects_than_an_object_map_takes_change_nothing() -> None:
     with pytest.raises(OutOfRangeError, match="objects"):
         process.expand(uuid, 1 << 60)
     assert len(process.points) == points
+
+
+def test_what_is_left_of_a_deleted_volume_tells_its_sizes() -> None:
+    world, process, uuid = made()
+    process.expand(uuid, 2 * GIB)
+    process.expand(uuid, 3 * GIB)
+    process.delete(uuid)
+    process.purge()
+    (tombstone,) = (keys[key] for keys in shards(world).values() for key in keys if names.parse_gone_key(key))
+    points = decode_object(tombstone, "tombstone")["points"]
+    assert isinstance(points, list)
+    assert [row[1] for row in points if isinstance(row, list)] == [GIB, 2 * GIB, 3 * GIB, 0, 0]
 
 
 def test_an_absent_volume_has_nothing_to_expand() -> None:
