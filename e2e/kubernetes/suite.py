@@ -20,6 +20,7 @@ from functools import partial
 
 from e2e.harness.interrupts import interrupts_clean_up
 from e2e.harness.testbed import ROOT
+from e2e.kubernetes import texts
 from e2e.kubernetes.cluster import NAMESPACE, Cluster, ClusterError
 from e2e.kubernetes.workloads import Workloads
 
@@ -210,9 +211,15 @@ def block_volume(cluster: Cluster) -> str:
     return "a pod wrote to the device"
 
 
+def texts_of_trouble(cluster: Cluster) -> str:
+    """What is wrong stands in the claim's events, and what to do."""
+    return texts.check(cluster)
+
+
 TESTS: tuple[Callable[[Cluster], str], ...] = (
     overlays_accepted,
     block_volume,
+    texts_of_trouble,
     many,
     controller_killed,
     controller_deleted,
