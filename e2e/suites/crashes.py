@@ -79,7 +79,7 @@ class Crashes:
             grown = claim.expand(volume.volume_id, 2 * GIB)
             self._interrupted(armed, lambda c: (c.controller.ControllerExpandVolume, grown))
             if expand(claim, volume, 2 * GIB) != 2 * GIB:
-                raise CrashError(f"{armed}: {name} has not the size that it was expanded to")
+                raise CrashError(f"{name} has not the size that it was expanded to")
             delete(claim, volume)
         elif operation == "purge_volume":
             delete(claim, create(claim))
@@ -118,7 +118,7 @@ class Crashes:
                 if code_of(error) is grpc.StatusCode.NOT_FOUND:
                     return
                 raise
-        raise CrashError(f"{armed}: a create without its data pool succeeded")
+        raise CrashError("a create without its data pool succeeded")
 
     def _interrupted(self, armed: str, call: Call, *, again: bool = True) -> None:
         self._interruption.during("controller", armed, call, again=again)

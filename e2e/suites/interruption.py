@@ -56,9 +56,9 @@ class Interruption:
                     threading.Event().wait(_LOOK_SECONDS)
                 # A caller that comes while recovery looks at the volume is asked to come again.
                 if answer.done() and answer.exception() is None:
-                    raise CrashError(f"{armed}: the call succeeded; the point was not reached")
+                    raise CrashError("the call succeeded; the point was not reached")
                 if time.monotonic() > deadline:
-                    raise CrashError(f"{armed}: the point was not reached in {REACH_SECONDS:g} s")
+                    raise CrashError(f"the point was not reached in {REACH_SECONDS:g} s")
         self._end(plugin)
         if again:
             self._bed.restart(plugin)

@@ -69,13 +69,13 @@ class NodeCrashes:
             self._stage_if_gone(operation, node, claim, volume)
             _until_answered(node, _call(operation, claim, volume))
             if operation == "node_expand_volume":
-                self._must_be_full(claim, armed)
+                self._must_be_full(claim)
             stage(node, claim, volume)
             publish(node, claim, volume)
             if self._interruption.cuts_power:
-                self._must_agree(armed)
+                self._must_agree()
             if operation in USED:
-                self._must_hold_data(claim, armed)
+                self._must_hold_data(claim)
             self._write(claim)
             unpublish(node, claim, volume)
             unstage(node, claim, volume)
@@ -87,9 +87,7 @@ class NodeCrashes:
         bad = Claim(self._bed, claim.name, capability=filesystem("ext4", ("no-such-flag",)))
         self._interruption.during("node", armed, _call("stage_volume", bad, volume))
         with self._bed.client("node") as node:
-            _must_be_refused(
-                node, _call("stage_volume", bad, volume), grpc.StatusCode.INVALID_ARGUMENT, armed
-            )
+            _must_be_refused(node, _call("stage_volume", bad, volume), grpc.StatusCode.INVALID_ARGUMENT)
             self._use_once(node, claim, volume)
         delete(claim, volume)
 
@@ -99,7 +97,7 @@ class NodeCrashes:
         call = _call("stage_volume", claim, volume)
         self._interruption.during("node", armed, call)
         with self._bed.client("node") as node:
-            _must_be_refused(node, call, grpc.StatusCode.INVALID_ARGUMENT, armed)
+            _must_be_refused(node, call, grpc.StatusCode.INVALID_ARGUMENT)
             unstage(node, claim, volume)
         delete(claim, volume)
 
@@ -114,7 +112,7 @@ class NodeCrashes:
         self._interruption.during("node", armed, call)
         with self._bed.client("node") as node:
             if not self._interruption.cuts_power:
-                _must_be_refused(node, call, grpc.StatusCode.FAILED_PRECONDITION, armed)
+                _must_be_refused(node, call, grpc.StatusCode.FAILED_PRECONDITION)
                 self._bed.on_node("umount", target)
             self._use_once(node, claim, volume)
         delete(claim, volume)
@@ -132,10 +130,10 @@ class NodeCrashes:
             if self._interruption.cuts_power:
                 stage(node, claim, volume)
             else:
-                _must_be_refused(node, call, grpc.StatusCode.FAILED_PRECONDITION, armed)
+                _must_be_refused(node, call, grpc.StatusCode.FAILED_PRECONDITION)
                 self._bed.on_node("mount", "-o", "remount,rw", staged)
             _until_answered(node, call)
-            self._must_be_full(claim, armed)
+            self._must_be_full(claim)
             unstage(node, claim, volume)
         delete(claim, volume)
 
@@ -154,24 +152,22 @@ class NodeCrashes:
         file = str(claim.publish_path / "data")
         self._bed.on_node("dd", f"if={self._data}", f"of={file}", "bs=64K", "conv=fsync", "status=none")
 
-    def _must_hold_data(self, claim: Claim, armed: str) -> None:
+    def _must_hold_data(self, claim: Claim) -> None:
         try:
             self._bed.on_node("cmp", str(self._data), str(claim.publish_path / "data"))
         except subprocess.CalledProcessError as error:
-            raise CrashError(
-                f"{armed}: the data of {claim.name} changed: {error.stdout}{error.stderr}"
-            ) from None
+            raise CrashError(f"the data of {claim.name} changed: {error.stdout}{error.stderr}") from None
 
-    def _must_be_full(self, claim: Claim, armed: str) -> None:
+    def _must_be_full(self, claim: Claim) -> None:
         found = self._bed.on_node("stat", "--file-system", "--format=%b %S", str(claim.staging_path)).split()
         if int(found[0]) * int(found[1]) < 1.8 * GIB:
-            raise CrashError(f"{armed}: the file system of {claim.name} did not grow")
+            raise CrashError(f"the file system of {claim.name} did not grow")
 
-    def _must_agree(self, armed: str) -> None:
+    def _must_agree(self) -> None:
         """Kernel state, record and data are those of volumes in use."""
         seen = audit.settled(self._bed)
         if not seen.is_equal or not seen.found["mounts"]:
-            raise CrashError(f"{armed}: the audit is not equal in between: {seen.to_json(brief=True)}")
+            raise CrashError(f"the audit is not equal in between: {seen.to_json(brief=True)}")
 
     def _expand(self, claim: Claim, volume: csi_pb2.Volume) -> None:
         if (size := expand(claim, volume, 2 * GIB)) != 2 * GIB:
@@ -197,11 +193,11 @@ def _until_answered(node: Client, call: Call) -> None:
     retried(method, request)
 
 
-def _must_be_refused(node: Client, call: Call, expected: grpc.StatusCode, armed: str) -> None:
+def _must_be_refused(node: Client, call: Call, expected: grpc.StatusCode) -> None:
     try:
         _until_answered(node, call)
     except grpc.RpcError as error:
         if code_of(error) is not expected:
             raise
     else:
-        raise CrashError(f"{armed}: what must be refused succeeded")
+        raise CrashError("what must be refused succeeded")
