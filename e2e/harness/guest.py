@@ -166,6 +166,8 @@ class Guest:
 
     def _pid(self) -> int | None:
         """The guest's process, started by this program or by an earlier one, if it runs."""
+        if self._process is not None:  # it executes itself anew while it boots, and has no words for a moment
+            return self._process.pid if self._process.poll() is None else None
         try:
             pid = int(self._pid_file.read_text())
             words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
