@@ -124,16 +124,19 @@ class Images:
                 self._library.discard(image_id)
         image_objects.clear(self._objects, found)
 
-    def expand(self, image_id: str, size_bytes: int) -> None:
+    def expand(self, image_id: str, size_bytes: int) -> int:
         """Make an image larger and see that it is."""
-        if self._library.describe(image_id).size_bytes < size_bytes:
-            self._library.resize(image_id, size_bytes)
-            found = self._library.describe(image_id).size_bytes
-            if found < size_bytes:
-                raise UnavailableError(
-                    f"image id {image_id} in {self.place} has {found} bytes after it was expanded to"
-                    f" {size_bytes}; it is tried again"
-                )
+        found = self._library.describe(image_id).size_bytes
+        if found >= size_bytes:
+            return found
+        self._library.resize(image_id, size_bytes)
+        found = self._library.describe(image_id).size_bytes
+        if found < size_bytes:
+            raise UnavailableError(
+                f"image id {image_id} in {self.place} has {found} bytes after it was expanded to"
+                f" {size_bytes}; it is tried again"
+            )
+        return found
 
     def trash(self, name: str, image_id: str, retention_seconds: float) -> None:
         """Move an image to the trash, or finish the move."""

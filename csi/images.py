@@ -100,10 +100,11 @@ class ImageBackend(Protocol):
     def remove(self, name: str) -> None:
         """Remove a whole image that was never handed out, and verify that it is gone.  Absent is success."""
 
-    def expand(self, image_id: str, size_bytes: int) -> None:
+    def expand(self, image_id: str, size_bytes: int) -> int:
         """Make an image at least this large, a multiple of `STEP_BYTES`; it never becomes smaller.
 
-        Raises NotFoundError if it cannot be opened.
+        Returns the bytes that it has then, more where somebody else made it larger still.  Raises
+        NotFoundError if it cannot be opened.
         """
 
     def trash(self, name: str, image_id: str, retention_seconds: float) -> None:

@@ -4,8 +4,8 @@
 |---|---|---|
 | `resize` | the image gets its new size | whether it is that large |
 
-An attempt that fails leaves the volume as it was.  What lies on the image grows on the node, in
-`csi.operations.node_expand_volume`.
+An attempt that fails leaves the volume as it was.  The size that is told and recorded is the image's own.
+What lies on the image grows on the node, in `csi.operations.node_expand_volume`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ NAME = "expand_volume"
 SIZE = "size_bytes"
 """Key of a request's and of a record's data."""
 
+LIMIT = "limit_bytes"
+"""Key of a request's data; 0 without a limit."""
+
 
 def call(session: DriverSession, command: ExpandVolume, config: ClusterConfig) -> Change[DriverSession]:
     """The request to the executor.  Raises NotFoundError when the handle's pool is gone."""
@@ -37,11 +40,7 @@ def call(session: DriverSession, command: ExpandVolume, config: ClusterConfig) -
 
     def settled(recorded: Mapping[str, JSON]) -> bool:
         has, features = _number(recorded, SIZE), _number(recorded, "features")
-        if command.limit_bytes and has > command.limit_bytes:
-            raise OutOfRangeError(
-                f"volume {command.volume_id} has {has} bytes already, more than limit_bytes"
-                f" {command.limit_bytes}; a volume never becomes smaller"
-            )
+        _refuse_above(command.limit_bytes, f"volume {command.volume_id}", has)
         if has >= command.size_bytes:
             return True
         capacity.check_largest(command.size_bytes, features)
@@ -52,7 +51,7 @@ def call(session: DriverSession, command: ExpandVolume, config: ClusterConfig) -
         session=session,
         uuid=handle.uuid,
         home=home,
-        request={SIZE: command.size_bytes},
+        request={SIZE: command.size_bytes, LIMIT: command.limit_bytes},
         requires=SubjectState.LIVE,
         settled=settled,
     )
@@ -61,6 +60,13 @@ def call(session: DriverSession, command: ExpandVolume, config: ClusterConfig) -
 def size_of(result: Mapping[str, JSON]) -> int:
     """The size that the volume has now."""
     return _number(result, SIZE)
+
+
+def _refuse_above(limit: int, what: str, has: int) -> None:
+    if limit and has > limit:
+        raise OutOfRangeError(
+            f"{what} has {has} bytes already, more than limit_bytes {limit}; a volume never becomes smaller"
+        )
 
 
 def _number(data: Mapping[str, JSON], key: str) -> int:
@@ -74,13 +80,14 @@ def _prepare(work: Work[DriverSession]) -> Intention:
         raise NotFoundError(
             f"image {work.text(IMAGE)} in {work.home} is {found.condition.value}: there is nothing to expand"
         )
+    _refuse_above(_number(work.request, LIMIT), f"image {work.text(IMAGE)} in {work.home}", found.size_bytes)
     return Intention({"image_id": found.image_id})
 
 
 def _apply(work: Work[DriverSession]) -> Done:
-    size = _number(work.request, SIZE)
+    wanted = _number(work.request, SIZE)
     try:
-        work.session.images(work.home).expand(work.text("image_id"), size)
+        size = work.session.images(work.home).expand(work.text("image_id"), wanted)
     except NotFoundError as error:
         # It was there when this began, and a full pool answers so too.
         raise UnavailableError(f"{error}; look at the cluster's health, it is tried again") from error
@@ -88,9 +95,9 @@ def _apply(work: Work[DriverSession]) -> Done:
 
 
 def _probe(work: Work[DriverSession]) -> Finding:
-    size, found = _number(work.request, SIZE), work.session.images(work.home).probe(work.text(IMAGE))
-    is_done = found.condition is ImageCondition.WHOLE and found.size_bytes >= size
-    return Finding(Verdict.DONE, {SIZE: size}) if is_done else Finding(Verdict.ABSENT)
+    wanted, found = _number(work.request, SIZE), work.session.images(work.home).probe(work.text(IMAGE))
+    is_done = found.condition is ImageCondition.WHOLE and found.size_bytes >= wanted
+    return Finding(Verdict.DONE, {SIZE: found.size_bytes}) if is_done else Finding(Verdict.ABSENT)
 
 
 OPERATION: Operation[DriverSession] = Operation(

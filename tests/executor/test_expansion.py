@@ -66,11 +66,35 @@ def test_a_smaller_wish_that_meets_an_unfinished_expansion_is_told_what_that_mad
     assert size(again, uuid) == 3 * GIB
 
 
+@pytest.mark.parametrize("point", ["", "expand_volume.resize.apply", "expand_volume.commit"])
+def test_the_size_that_is_told_is_the_images_own(point: str) -> None:
+    """Somebody made the image larger than this asks for, by hand."""
+    world, process, uuid = made()
+    images = process.session.images(RBD)
+    images.expand(images.probe(f"csi-vol-{uuid}").image_id, 5 * GIB)
+    if point:
+        stop_at(process, uuid, point, 2 * GIB)
+        process = world.process()
+    assert expand_volume.size_of(process.expand(uuid, 2 * GIB)) == 5 * GIB
+    assert expand_volume.size_of(records(world)[RBD, uuid].head_data) == 5 * GIB
+
+
 def test_a_limit_below_what_the_volume_has_is_out_of_range() -> None:
     _, process, uuid = made()
     with pytest.raises(OutOfRangeError, match="already"):
         process.expand(uuid, 0, limit_bytes=GIB // 2)
     assert size(process, uuid) == GIB
+
+
+def test_a_limit_below_what_the_image_has_begins_nothing() -> None:
+    world, process, uuid = made()
+    images = process.session.images(RBD)
+    images.expand(images.probe(f"csi-vol-{uuid}").image_id, 5 * GIB)
+    points = len(process.points)
+    with pytest.raises(OutOfRangeError, match=f"{5 * GIB} bytes already"):
+        process.expand(uuid, 2 * GIB, limit_bytes=3 * GIB)
+    assert len(process.points) == points
+    assert expand_volume.size_of(records(world)[RBD, uuid].head_data) == GIB
 
 
 def test_more_objects_than_an_object_map_takes_change_nothing() -> None:
