@@ -7,10 +7,10 @@ not zero counts as somebody's data.
 from __future__ import annotations
 
 import pathlib
-import re
 from collections.abc import Sequence
 
 from csi.node import mount_table
+from csi.node.file_system_sizes import ext4_fills, xfs_fills
 from csi.node.ports import Content, Detected
 from csi.node.run import Runner
 from executor.errors import InvalidError, PreconditionError, UnavailableError
@@ -20,8 +20,8 @@ _MAKE_SECONDS = 300.0
 _ERASE_SECONDS = 300.0
 _GROW_SECONDS = 120.0
 
-_EXT_BLOCKS = re.compile(r"(?ms)^Block count: +(?P<blocks>\d+)$.*^Block size: +(?P<size>\d+)$")
-_XFS_BLOCKS = re.compile(r"(?m)^data .*bsize=(?P<size>\d+) +blocks=(?P<blocks>\d+),")
+_LASTING = ("Permission denied", "Operation not permitted", "Read-only file system", "e2fsck", "cleaning")
+"""What a tool says that will not let a file system grow, however often it is asked."""
 
 _AREA_BYTES = 1 << 20
 """How much of a device's beginning and end must be zero for it to count as empty."""
@@ -82,23 +82,28 @@ class HostFileSystems:
         """Run resize2fs or xfs_growfs."""
         argv = ["xfs_growfs", "-d", mounted_at] if fs_type == "xfs" else ["resize2fs", device]
         done = self._runner.run(argv, timeout=_GROW_SECONDS, touches_device=True)
-        if done.code:
-            raise PreconditionError(f"the {fs_type} on {device} cannot be grown: {done.words}")
+        if not done.code:
+            return
+        what = f"the {fs_type} on {device}, mounted at {mounted_at}, cannot be grown: {done.words}"
+        # kubelet does not ask again for what a volume in use cannot do, so only what lasts is told as such.
+        if any(words in done.stderr for words in _LASTING):
+            raise PreconditionError(
+                f"{what}; growing needs a healthy file system that is mounted for writing, and a plugin "
+                "with the capability CAP_SYS_RESOURCE"
+            )
+        raise UnavailableError(f"{what}; it is tried again")
 
     def fills(self, device: str, mounted_at: str, fs_type: str) -> bool:
         """Compare the blocks that the file system counts with those of the device."""
-        if fs_type == "xfs":
-            told = self._told(["xfs_info", mounted_at], _XFS_BLOCKS)
-        else:
-            told = self._told(["dumpe2fs", "-h", device], _EXT_BLOCKS)
-        return int(told["blocks"]) >= _size(device) // int(told["size"])
-
-    def _told(self, argv: Sequence[str], pattern: re.Pattern[str]) -> dict[str, str]:
+        is_xfs = fs_type == "xfs"
+        argv = ["xfs_info", mounted_at] if is_xfs else ["dumpe2fs", "-h", device]
         done = self._runner.run(argv, timeout=_LOOK_SECONDS)
-        found = pattern.search(done.stdout)
-        if done.code or found is None:
+        if done.code:
             raise UnavailableError(f"{argv[0]} does not tell the size of {argv[-1]}: {done.words}")
-        return found.groupdict()
+        try:
+            return (xfs_fills if is_xfs else ext4_fills)(done.stdout, _size(device))
+        except ValueError as error:
+            raise UnavailableError(f"{argv[0]} does not tell the size of {argv[-1]}: {error}") from None
 
     def erase(self, device: str) -> None:
         """Discard the whole device.  A device that is in use (mounted) is refused: PreconditionError."""

@@ -169,6 +169,19 @@ class TestFuseMapper:
 
 
 class TestFileSystems:
+    def test_a_file_system_that_is_mounted_read_only_does_not_grow_and_the_text_says_why(
+        self, host: HostBench
+    ) -> None:
+        target, staging = host.target(size_bytes=320 * MIB), str(host.kubelet / "staging")
+        device = host.mapper.map(target, host.credentials)
+        host.file_systems.make(device.path, "xfs", mkfs_options("xfs", ""))
+        host.mounts.mount(device.path, staging, "xfs", ["ro"])
+        host.resize(target, 640 * MIB)
+        host.mapper.expand(target.volume, 640 * MIB)
+        with pytest.raises(PreconditionError, match=f"{staging}.*Read-only.*mounted for writing"):
+            host.file_systems.grow(device.path, staging, "xfs")
+        assert not host.file_systems.fills(device.path, staging, "xfs")
+
     def test_a_partition_table_is_somebodys(self, host: HostBench) -> None:
         device = mapped(host)
         table = bytearray(512)
