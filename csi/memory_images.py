@@ -58,6 +58,16 @@ def close_image(cluster: MemoryCluster, place: Place, image_id: str, address: st
         header.pop(WATCH_PREFIX + address, None)
 
 
+def resize_image(cluster: MemoryCluster, place: Place, image_id: str, size_bytes: int) -> None:
+    """Have a client give the image another size, larger or smaller.
+
+    KeyError if it is not there.
+    """
+    with cluster.lock:
+        header = cluster.pool(place).objects[place.namespace, f"rbd_header.{image_id}"]
+        header["size"] = b"%d" % size_bytes
+
+
 def write_data(cluster: MemoryCluster, place: Place, image_id: str, *, offset: int = 0) -> None:
     """Have data written at an offset: the data object there exists from now on.
 

@@ -104,24 +104,26 @@ class FuseMapper:
             folder.prepare(wanted)
             self._start(folder, target, credentials)
         device = self._loops.attach(folder.export, read_only=target.read_only)
-        size = HostMounts(self._runner).device_size(device)
-        if size != target.size_bytes:
+        size = self._size(device)
+        if size < target.size_bytes:
             self.unmap(target.volume)
             raise PreconditionError(
                 f"image {target.image_name} of {target.place} has {size} bytes and volume {target.volume} "
-                f"{target.size_bytes}; it is not the image of the record, or its expansion is not finished"
+                f"{target.size_bytes}; it is not the image of the record"
             )
         return Device(device, target.volume, target.pool_id, target.image_id, target.read_only)
 
     def expand(self, volume: str, size_bytes: int) -> None:
         """Lengthen the export, which makes the daemon look at the image, then make the loop device look.
 
-        The daemon resizes the image to what it is told, so it is never told less than the image has: the
-        caller asks the cluster just before.
+        The daemon resizes the image to what it is told, larger or smaller.  So the caller asks the cluster
+        just before how large the image is; and where the device shows that much already, nothing is done.
         """
         folder, device = self._folder(volume), self.find(volume)
         if device is None:
             raise UnavailableError(f"volume {volume} is not mapped on this node; stage it again")
+        if self._size(device.path) >= size_bytes:
+            return
         for argv in (
             ["truncate", f"--size={size_bytes}", "--", str(folder.export)],
             ["losetup", "--set-capacity", device.path],
@@ -163,6 +165,9 @@ class FuseMapper:
         if folder.is_mounted():
             self._unmount(folder)
         folder.remove()
+
+    def _size(self, device: str) -> int:
+        return HostMounts(self._runner).device_size(device)
 
     def _folder(self, volume: str) -> MapFolder:
         if not volume or "/" in volume or volume.startswith("."):

@@ -22,6 +22,10 @@ class ImageWatcher:
         """End the watch."""
         memory_images.close_image(self._cluster, target.place, target.image_id, self._address)
 
+    def resized(self, target: MapTarget) -> None:
+        """The image has the size that the device shows."""
+        memory_images.resize_image(self._cluster, target.place, target.image_id, target.size_bytes)
+
     def written(self, target: MapTarget) -> None:
         """The image's first data object is there."""
         memory_images.write_data(self._cluster, target.place, target.image_id)

@@ -9,6 +9,7 @@ volumes alone.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 
@@ -85,12 +86,13 @@ class KrbdMapper:
                 f"volume {target.volume} is mapped at {found.device} as {_told(file.read())}, not as "
                 f"{_told(wanted)}; unstage it first"
             )
-        if found.size_bytes != target.size_bytes:
+        if found.size_bytes < target.size_bytes:  # an old map that has not noticed yet
+            found = self._refreshed(found, target.volume) or found
+        if found.size_bytes < target.size_bytes:
             self.unmap(target.volume)
             raise PreconditionError(
                 f"image {target.image_name} of {target.place} has {found.size_bytes} bytes and volume "
-                f"{target.volume} {target.size_bytes}; it is not the image of the record, or its expansion "
-                "is not finished"
+                f"{target.volume} {target.size_bytes}; it is not the image of the record"
             )
         return Device(found.device, target.volume, found.pool_id, found.image_id, found.read_only)
 
@@ -98,8 +100,7 @@ class KrbdMapper:
         """The kernel notices by itself; it is asked to look where it has not yet."""
         found = self._find(volume)
         if found is not None and found.size_bytes < size_bytes:
-            self._kernel.refresh(found)
-            found = self._find(volume)
+            found = self._refreshed(found, volume)
         if found is None or found.size_bytes < size_bytes:
             has = (
                 "not mapped on this node" if found is None else f"{found.size_bytes} bytes at {found.device}"
@@ -148,6 +149,11 @@ class KrbdMapper:
                 "try again"
             )
         return found[0] if found else None
+
+    def _refreshed(self, found: KernelMap, volume: str) -> KernelMap | None:
+        with contextlib.suppress(OSError):  # gone by now, or shut out: the second look tells
+            self._kernel.refresh(found)
+        return self._find(volume)
 
     def _file(self, volume: str) -> MapFile:
         return MapFile(self._maps, volume)

@@ -8,7 +8,6 @@ leaves every half-made form.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 
 from csi.node.memory_host import MemoryDisks, MemoryHost, MemoryProcess
@@ -106,7 +105,8 @@ class MemoryMapper:
             mapping = self._node.host.mappings.get(volume)
             if mapping is None:
                 raise UnavailableError(f"volume {volume} is not mapped on this node; stage it again")
-            mapping.target = dataclasses.replace(mapping.target, size_bytes=size_bytes)
+            if mapping.target.size_bytes < size_bytes:
+                self._node.host.resize(mapping, size_bytes)
 
     def is_clear(self, volume: str) -> bool:
         """Whether no mapping is there, in whatever form."""

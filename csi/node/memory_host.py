@@ -7,6 +7,7 @@ content, whichever host looks at it.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -29,6 +30,9 @@ class DiskWatcher(Protocol):
 
     def closed(self, target: MapTarget) -> None:
         """The mapper is gone; nothing happens when it never had the image open, or the image is gone."""
+
+    def resized(self, target: MapTarget) -> None:
+        """A mapper gave the image its device's size, larger or smaller, as a storage daemon does."""
 
     def written(self, target: MapTarget) -> None:
         """The image holds data."""
@@ -110,6 +114,12 @@ class MemoryHost:
             self.disks.watcher.opened(target)
         mapping = self.mappings[volume] = Mapping(target)
         return mapping
+
+    def resize(self, mapping: Mapping, size_bytes: int) -> None:
+        """Change the size that a mapping shows, and with it the image's own."""
+        mapping.target = dataclasses.replace(mapping.target, size_bytes=size_bytes)
+        if self.disks.watcher is not None:
+            self.disks.watcher.resized(mapping.target)
 
     def close(self, mapping: Mapping) -> None:
         """End a mapping's use of its image."""

@@ -79,7 +79,8 @@ class Mapper(Protocol):
     def map(self, target: MapTarget, credentials: Credentials) -> Device:
         """Map the image; already mapped is success.
 
-        PreconditionError if the device shows another image, or the image is not there or not of this size;
+        PreconditionError if the device shows another image, or the image is not there or smaller than this
+        (it may have become larger meanwhile);
         InUseError if what a dead mapper left is still mounted; InvalidError for an option that is not known;
         DeniedError or UnauthenticatedError for an identity that is refused.
         """
@@ -96,6 +97,7 @@ class Mapper(Protocol):
     def expand(self, volume: str, size_bytes: int) -> None:
         """Have the volume's device show an image that became `size_bytes` large; shows it already is success.
 
+        The caller asks just before how large the image is: some mappers give it the size that they are told.
         UnavailableError when the device does not get that large, or is not there.
         """
 

@@ -66,16 +66,22 @@ def call(session: NodeSession, command: NodeExpandVolume, place: NodePlace) -> N
 
 
 def _prepare(work: Work[NodeSession]) -> Intention:
+    return Intention({"size_bytes": _image_bytes(work)})
+
+
+def _image_bytes(work: Work[NodeSession]) -> int:
     found = work.session.ceph.images(work.home).probe(work.text(IMAGE))
     if found.condition is not ImageCondition.WHOLE or found.image_id != work.text("image_id"):
         raise NotFoundError(f"image {work.text(IMAGE)} in {work.home} is not the one that is mapped any more")
-    return Intention({"size_bytes": found.size_bytes})
+    return found.size_bytes
 
 
 def _grow_device(work: Work[NodeSession]) -> Done:
+    """Asks once more: what was intended may be long ago, and a mapper may make the image as large as told."""
     device_of(work)
-    mapper_of(work).expand(work.uuid, work.number("size_bytes"))
-    return Done()
+    size = _image_bytes(work)
+    mapper_of(work).expand(work.uuid, size)
+    return Done({"size_bytes": size})
 
 
 def _probe_device(work: Work[NodeSession]) -> Finding:

@@ -105,6 +105,20 @@ class TestFuseMapper:
             host.mapper.map(target, host.credentials)
         assert nothing_is_left(host, target.volume)
 
+    def test_an_image_that_became_larger_while_it_was_to_be_mapped_is_mapped(self, host: HostBench) -> None:
+        target = host.target()
+        host.resize(target, 65 * MIB)
+        device = host.mapper.map(target, host.credentials)
+        assert host.mounts.device_size(device.path) == 65 * MIB
+
+    def test_a_device_that_is_large_enough_leaves_the_image_alone(self, host: HostBench) -> None:
+        target = host.target()
+        device = host.mapper.map(target, host.credentials)
+        host.mapper.expand(target.volume, 32 * MIB)
+        host.mapper.unmap(target.volume)
+        assert host.mapper.map(target, host.credentials).path == device.path
+        assert host.mounts.device_size(device.path) == 64 * MIB
+
     def test_a_daemon_that_never_serves_leaves_nothing(self, host: HostBench) -> None:
         target = host.target()
         impatient = FuseMapper(host.run_dir, host.runner, map_seconds=0.5)

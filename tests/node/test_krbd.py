@@ -103,6 +103,15 @@ def test_a_map_that_a_killed_plugin_left_is_found_and_told(
     assert mapper.volumes() == (VOLUME,)
 
 
+def test_a_map_of_an_image_that_became_larger_meanwhile_is_the_volumes(
+    mapper: KrbdMapper, kernel: Kernel, file: MapFile
+) -> None:
+    kernel.load()
+    file.write(IMAGE)
+    kernel.map(4, size=str(2 << 30))
+    assert mapper.map(TARGET, KEY).path == "/dev/rbd4"
+
+
 @pytest.mark.parametrize(
     "changed",
     [
