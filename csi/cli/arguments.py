@@ -73,14 +73,14 @@ def duration(text: str) -> float:
 
 
 def address(text: str) -> tuple[str, int]:
-    """Host and port from `127.0.0.1:9808`, `[::1]:9808` or `:9808`, which is any address.
+    """Host and port from `127.0.0.1:9808`, `[::1]:9808` or `:9808`, which has the host "": every address.
 
     Raises ArgumentTypeError.
     """
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > _MAX_PORT:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form HOST:PORT")
-    return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)  # noqa: S104  as asked for
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def endpoint(text: str) -> pathlib.Path:

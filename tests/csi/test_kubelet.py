@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import io
 import pathlib
+import socket
 from collections.abc import Iterator
 
 import grpc
@@ -67,8 +68,8 @@ def test_what_kubelet_says_is_logged(
     assert status.error in log.getvalue()
 
 
-def ask(health: HealthEndpoint, path: str = "/healthz") -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", health.port, timeout=10)
+def ask(health: HealthEndpoint, path: str = "/healthz", host: str = "127.0.0.1") -> tuple[int, str]:
+    connection = http.client.HTTPConnection(host, health.port, timeout=10)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
@@ -94,13 +95,33 @@ def test_a_driver_that_does_not_answer_is_not(tmp_path: pathlib.Path) -> None:
     health.close()
 
 
+def test_a_driver_that_takes_the_probe_and_never_answers_is_not_healthy(tmp_path: pathlib.Path) -> None:
+    with socket.socket(socket.AF_UNIX) as hung:
+        hung.bind(str(tmp_path / "csi.sock"))
+        hung.listen()
+        health = HealthEndpoint(("127.0.0.1", 0), tmp_path / "csi.sock", probe_seconds=0.2)
+        health.start()
+        status, text = ask(health)
+        health.close()
+    assert status == 503
+    assert text == "the driver does not answer Probe within 0.2 s: DEADLINE_EXCEEDED\n"
+
+
+def test_an_endpoint_without_a_host_is_reached_by_either_family(served: Served) -> None:
+    health = HealthEndpoint(("", 0), served.socket)
+    health.start()
+    hosts = ["127.0.0.1", "::1"] if socket.has_dualstack_ipv6() else ["127.0.0.1"]
+    assert [ask(health, host=host) for host in hosts] == [(200, "ok\n")] * len(hosts)
+    health.close()
+
+
 def serve(*words: str) -> list[str]:
     return ["serve", "--endpoint", "unix:///run/csi.sock", *words]
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
-    [("127.0.0.1:9808", ("127.0.0.1", 9808)), (":9808", ("0.0.0.0", 9808)), ("[::1]:1", ("::1", 1))],
+    [("127.0.0.1:9808", ("127.0.0.1", 9808)), (":9808", ("", 9808)), ("[::1]:1", ("::1", 1))],
 )
 def test_a_health_address_is_host_and_port(text: str, found: tuple[str, int]) -> None:
     asked = parser().parse_args(serve("--node", "--node-id", "n", "--health-address", text))
