@@ -6,9 +6,10 @@ A call is one line at its end (`csi.interceptors`); the inner layers do not log.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
-from typing import TextIO
+from typing import TextIO, cast
 
 import structlog
 from structlog.typing import FilteringBoundLogger
@@ -22,10 +23,25 @@ def open_file(path: pathlib.Path) -> TextIO:
     return os.fdopen(descriptor, "a", encoding="utf-8")
 
 
+class _Forgiving:
+    """Drops what its stream cannot take: no call fails because nobody reads the log, or its disk is full."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+
 def to_stream(stream: TextIO, level: str) -> FilteringBoundLogger:
     """A log that drops lines below `level` (one of LEVELS); each line is written whole and at once."""
     log: FilteringBoundLogger = structlog.wrap_logger(
-        structlog.WriteLogger(stream),
+        structlog.WriteLogger(cast("TextIO", _Forgiving(stream))),
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),

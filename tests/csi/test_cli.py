@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pathlib
 import stat
 import sys
@@ -117,3 +118,17 @@ def test_a_log_file_is_the_owners_alone_and_is_appended_to(tmp_path: pathlib.Pat
 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [line.count('"event": "began"') for line in path.read_text().splitlines()] == [1, 1]
+
+
+class FullPipe(io.StringIO):
+    """What standard error is when whoever reads it has stopped."""
+
+    def write(self, text: str) -> int:
+        raise BlockingIOError(11, "write could not complete without blocking")
+
+    def flush(self) -> None:
+        raise BrokenPipeError
+
+
+def test_a_log_that_nobody_reads_fails_nobody() -> None:
+    logs.to_stream(FullPipe(), "info").info("a line that nobody reads")
